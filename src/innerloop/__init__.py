@@ -1,0 +1,65 @@
+"""innerloop: sequence memories that learn while they read.
+
+    m_t = argmin over m of  sum_{i<=t} gamma_i loss(m(k_i), v_i) + retention(m, m_{t-1})        o_t = m_t(q_t)
+
+A published layer is a choice in that equation. `get` gives it as a value, `scan` runs it exactly, `chunked` fast,
+`step` one token at a time; `explain` says what it is. Names are imported when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+_HOMES = {
+    "core.architecture": ("Exemplars", "Matrix"),
+    "core.dispatch": ("chunked", "read", "scan", "step"),
+    "core.explain": ("Explanation", "Stability", "default_gates", "explain", "stability"),
+    "core.learner": ("Append", "GradientFlow", "GradientStep", "Kalman", "Momentum", "Proximal", "Ridge"),
+    "core.memory": ("GateSpec", "Gates", "Memory"),
+    "core.objective": ("Dot", "L2"),
+    "core.reference": ("Result",),
+    "core.registry": ("Exemption", "get", "named", "names"),
+    "core.retention": ("Decay", "Keep"),
+    "core.state": ("State", "init_state"),
+    "streaming": ("StreamingRegressor",),
+}
+_WHERE = {name: home for home, members in _HOMES.items() for name in members}
+
+__all__ = [  # noqa: RUF022  (sorted as the tables above are)
+    "Append", "Decay", "Dot", "Exemplars", "Exemption", "Explanation", "GateSpec", "Gates", "GradientFlow",
+    "GradientStep", "Kalman", "Keep", "L2", "Matrix", "Memory", "Momentum", "Proximal", "Result", "Ridge", "Stability",
+    "State", "StreamingRegressor", "__version__", "chunked", "default_gates", "explain", "get", "init_state", "named",
+    "names", "read", "scan", "stability", "step",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _WHERE:
+        value = getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    if name in ("testing", "streaming", "core", "executors", "memories"):
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'innerloop' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from .core.architecture import Exemplars, Matrix
+    from .core.dispatch import chunked, read, scan, step
+    from .core.explain import Explanation, Stability, default_gates, explain, stability
+    from .core.learner import Append, GradientFlow, GradientStep, Kalman, Momentum, Proximal, Ridge
+    from .core.memory import Gates, GateSpec, Memory
+    from .core.objective import L2, Dot
+    from .core.reference import Result
+    from .core.registry import Exemption, get, named, names
+    from .core.retention import Decay, Keep
+    from .core.state import State, init_state
+    from .streaming import StreamingRegressor

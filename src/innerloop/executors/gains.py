@@ -1,0 +1,105 @@
+"""Ridge that keeps its mean: a gain per token, then the affine operator.
+
+    w_t = w_{t-1} + g_t (v_t - w_{t-1}^T k_t)^T,   g_t = l_t A_t^-1 k_t
+
+"regularized": A_t = f A_{t-1} + (1 - f) Lambda + l k k^T, so that A - Lambda is the Gram matrix of linear attention and
+every A_t of a tile is formed at once. "directional": A_t follows from A_{t-1} token by token (rank two each). The gains
+are one batched solve per group of tokens; the recurrence in w is the delta rule with write key g.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..core.clock import tiles
+from ..core.linalg import segment_sums, solve_psd
+from .operator import affine_operator
+
+if TYPE_CHECKING:
+    from .exact import Folded
+
+CHUNK = 32
+GROUP = 4096  # Gram matrices formed at once
+
+
+def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor]]:
+    """Outputs [R, T, V] and the Gram matrix and moment after the call."""
+    R, T, K = call.q.shape
+    cut = tiles(
+        R, T, call.chunk or CHUNK, torch.zeros(R, dtype=torch.int64, device=call.q.device), mask=call.mask, reset=call.reset
+    )  # fmt: skip
+    real = cut.real
+    q, k, v = cut.gather(call.q), cut.gather(call.k), cut.gather(call.v)
+    lr = torch.ones_like(k[..., 0]) if call.lr is None else cut.gather(call.lr)
+    lr = lr if real is None else lr * real
+    log_decay = torch.zeros_like(lr) if call.log_decay is None else cut.gather(call.log_decay)
+
+    find = _regularized if rule == "regularized" else _directional
+    gains, A = find(call, k, lr, log_decay, cut.restart, real)
+    start = solve_psd(call.state["gram"], call.state["moment"])
+    fresh = solve_psd(call.initial["gram"], call.initial["moment"])
+    output, w = affine_operator(
+        q[:, None], gains[:, None], v[:, None], e=k[:, None], b=gains[:, None], read_first=call.read_first,
+        start=start[:, None], restart=cut.restart, fresh=None if cut.restart is None else fresh[:, None],
+    )  # fmt: skip
+    return cut.scatter(output[:, 0]), {"gram": A, "moment": A @ w[:, 0]}
+
+
+def _regularized(
+    call: Folded, k: Tensor, lr: Tensor, log_decay: Tensor, restart: Tensor | None, real: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Gains [R, N, c, K] and the last Gram matrix."""
+    K = k.shape[-1]
+    prior = torch.diag_embed(call.parameters["penalty"].expand(k.shape[0], K))
+    excess, fresh = call.state["gram"] - prior, call.initial["gram"] - prior  # A - Lambda
+    keep = log_decay.cumsum(-1).exp()
+    weights = segment_sums(log_decay).exp() * lr[..., None, :]
+    last = weights[..., -1, :, None] * k
+    starts: list[Tensor] = []
+    for n in range(k.shape[1]):
+        if restart is not None:
+            excess = torch.where(restart[:, n, None, None], fresh, excess)
+        starts.append(excess)
+        excess = keep[:, n, -1, None, None] * excess + last[:, n].mT @ k[:, n]
+    gains: list[Tensor] = []
+    step = max(1, GROUP // max(1, k.shape[0] * k.shape[2]))
+    for first in range(0, k.shape[1], step):
+        here = slice(first, first + step)
+        kn = k[:, here]
+        squares = (kn[..., :, None] * kn[..., None, :]).flatten(-2)
+        grams = (weights[:, here] @ squares).unflatten(-1, (K, K)) + prior[:, None, None]
+        grams = grams + keep[:, here, :, None, None] * torch.stack(starts[here], 1)[:, :, None]
+        gains.append(solve_psd(grams, (lr[:, here, :, None] * kn)[..., None])[..., 0])
+    return torch.cat(gains, 1) if gains else k, excess + prior
+
+
+def _directional(
+    call: Folded, k: Tensor, lr: Tensor, log_decay: Tensor, restart: Tensor | None, real: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Gains [R, N, c, K] and the last Gram matrix."""
+    A = call.state["gram"]
+    lost = -torch.expm1(log_decay)  # 1 - f, zero in padding
+    grams: list[Tensor] = []
+    for n in range(k.shape[1]):
+        if restart is not None:
+            A = torch.where(restart[:, n, None, None], call.initial["gram"], A)
+        for t in range(k.shape[2]):
+            key = k[:, n, t, :, None]
+            Ak = A @ key
+            excitation = (key * Ak).sum((-2, -1), keepdim=True)
+            excited = excitation > 0
+            share = torch.where(excited, lost[:, n, t, None, None] / torch.where(excited, excitation, 1.0), 0.0)
+            A = A - share * Ak @ Ak.mT + lr[:, n, t, None, None] * key @ key.mT
+            grams.append(A)
+    if not grams:
+        return k, A
+    gains = [
+        solve_psd(torch.stack(grams[i : i + GROUP], 1), right)[..., 0]
+        for i, right in zip(
+            range(0, len(grams), GROUP), (lr[..., None] * k).flatten(1, 2)[..., None].split(GROUP, 1), strict=True
+        )
+    ]
+    return torch.cat(gains, 1).reshape(k.shape), A

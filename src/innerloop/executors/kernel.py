@@ -1,0 +1,123 @@
+"""Exemplars by blocks of queries: log-sum-exp softmax, and the local linear correction.
+
+    o_t = sum_j p_tj v_j,   p = softmax over the visible exemplars of log w(q_t, k_j)                       order 0
+    o_t = sum_j p_tj v_j (1 - (z_j - z)^T r),   z_j = k_j - q_t,  z = sum_j p_tj z_j,                        order 1
+          (sum_j p_tj (z_j - z)(z_j - z)^T + (penalty / sum w) I) r = z
+
+Visible to token t: exemplars of its own document (since the last reset), no later than t (before t under read-write),
+among the last `capacity`. Arrays of one block of queries exist at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..core.architecture import Exemplars
+from ..core.checks import Call
+from ..core.memory import Memory
+from ..core.reference import Result, append
+from ..core.state import all_parameters
+
+SUMMARY = "softmax over the exemplars, in blocks of queries"
+BLOCK = 128
+
+
+def why_not(memory: Memory, call: Call | None = None) -> list[str]:
+    """Reasons why this is no kernel memory."""
+    return [] if isinstance(memory.architecture, Exemplars) else ["needs Exemplars"]
+
+
+def flops(memory: Memory) -> str:
+    """Per token and head, n exemplars visible."""
+    assert isinstance(memory.architecture, Exemplars)
+    zeroth = "2 n (K + V)"
+    return zeroth if memory.architecture.order == 0 else f"{zeroth} + 2 n K^2 + K^3 / 3"
+
+
+def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
+    """All reads, block by block; then the pairs are appended."""
+    architecture = memory.architecture
+    assert isinstance(architecture, Exemplars)
+    state, (B, T, H, _) = call.state, call.q.shape
+    device = call.q.device
+    old = state.memory
+    n = old["keys"].shape[2]
+    keys = torch.cat([old["keys"], call.k.transpose(1, 2)], 2)
+    values = torch.cat([old["values"], call.v.transpose(1, 2)], 2)
+    here = torch.ones(B, T, dtype=torch.bool, device=device) if call.mask is None else call.mask
+    valid = torch.cat([old["valid"], here], 1)
+    document = torch.zeros(B, n + T, dtype=torch.int64, device=device)
+    if call.reset is not None:
+        document[:, n:] = call.reset.cumsum(1)
+    rank = valid.cumsum(1)  # how many exemplars stand at or before a place
+    scalars = all_parameters(memory, state.parameters, call.q.dtype, device)
+    # where every row is packed (no masks, no resets), a capacity bounds the exemplars a block can see
+    packed = call.mask is None and call.reset is None and bool(old["valid"].all())
+    size = chunk_size or BLOCK
+    outputs: list[Tensor] = []
+    for first in range(0, T, size):
+        last = min(first + size, T)
+        low = 0
+        if packed and architecture.capacity is not None:
+            low = max(0, n + first - architecture.capacity)
+        high = n + last
+        time = torch.arange(n + first, n + last, device=device)
+        place = torch.arange(low, high, device=device)
+        earlier = place[None, :] < time[:, None] if memory.order == "read-write" else place[None, :] <= time[:, None]
+        own = document[:, n + first : n + last, None] == document[:, None, low:high]
+        visible = earlier & own & valid[:, None, low:high]
+        if architecture.capacity is not None:
+            through = rank[:, n + first : n + last, None]
+            if memory.order == "read-write":
+                through = through - valid[:, n + first : n + last, None].to(rank.dtype)
+            visible = visible & (rank[:, None, low:high] > through - architecture.capacity)
+        q = call.q[:, first:last].transpose(1, 2)
+        outputs.append(_read(architecture, q, keys[:, :, low:high], values[:, :, low:high], visible, scalars))
+    output = torch.cat(outputs, 2).transpose(1, 2) if outputs else call.v
+    if call.mask is not None:
+        output = torch.where(call.mask[:, :, None, None], output, torch.zeros_like(output))
+    kept = dict(old)
+    if call.reset is not None and T:
+        final = document[:, -1:]
+        kept["valid"] = old["valid"] & (final == 0)
+        here = here & (document[:, n:] == final)
+    body = append(kept, call.k.transpose(1, 2), call.v.transpose(1, 2), here, architecture)
+    return Result(output, replace(state, memory=body))
+
+
+def _read(
+    architecture: Exemplars, q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scalars: dict[str, Tensor]
+) -> Tensor:
+    """Reads of queries [B, H, m, K] from exemplars [B, H, n, K], of which `visible` [B, m, n] count."""
+    visible = visible[:, None]
+    some = visible.any(-1, keepdim=True)
+    logits = _log_weights(architecture, q, keys, scalars["bandwidth"][..., None])
+    # a row that sees nothing gets zeros instead of -inf, so that no NaN is born in it, forward or backward
+    logits = torch.where(some, logits.masked_fill(~visible, float("-inf")), torch.zeros_like(logits))
+    p = logits.softmax(-1) * some
+    output = p @ values
+    if architecture.order == 0:
+        return output
+    total = logits.logsumexp(-1)
+    relative = scalars["penalty"] * (-total).exp()  # the penalty in units of the weights' sum
+    mean = p @ keys
+    K = q.shape[-1]
+    products = (keys[..., :, None] * keys[..., None, :]).flatten(-2)
+    second = (p @ products).unflatten(-1, (K, K)) - mean[..., :, None] * mean[..., None, :]
+    eye = torch.eye(K, dtype=q.dtype, device=q.device)
+    r = torch.linalg.solve(second + relative[..., None, None] * eye, (mean - q)[..., None])[..., 0]
+    slope = (keys @ r.mT).mT - (mean * r).sum(-1, keepdim=True)  # (k_j - mean)^T r
+    return torch.where(some, output - (p * slope) @ values, torch.zeros_like(output))
+
+
+def _log_weights(architecture: Exemplars, q: Tensor, keys: Tensor, bandwidth: Tensor) -> Tensor:
+    if architecture.kernel == "exp" or not keys.shape[2]:
+        return architecture.log_weights(q, keys, bandwidth)
+    # |q - k|^2 by products, around one exemplar: around the origin it would cancel for data that lies far from it
+    # (the first one, not the mean, which would carry later tokens' bits into earlier answers)
+    q, keys = q - keys[:, :, :1], keys - keys[:, :, :1]
+    squares = q.square().sum(-1)[..., :, None] + keys.square().sum(-1)[..., None, :]
+    return -0.5 * (squares - 2 * q @ keys.mT).clamp(min=0) / bandwidth**2
