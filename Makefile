@@ -1,0 +1,35 @@
+# make demo: which memory forecasts a real drifting stream best?   make test: the tests.   make lint: style and types.
+# Each sets up .venv when it is missing or out of date; all are safe to repeat.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint bench wheel clean
+
+demo: $(READY)
+	$(BIN)/innerloop compare --report innerloop-report
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+bench: $(READY)
+	$(BIN)/pip install -q -c constraints.txt -e ".[bench]"
+	$(BIN)/innerloop bench
+
+wheel: $(READY)
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf .venv dist build .pytest_cache .ruff_cache innerloop-report
+
+# the pinned torch goes in first: a range would take the build for graphics cards, several gigabytes
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "innerloop needs Python 3.11 or newer: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	touch $(READY)
