@@ -1,0 +1,6 @@
+"""``python -m innerloop.cli``."""
+
+from innerloop.cli.main import run
+
+if __name__ == "__main__":
+    run()
