@@ -38,7 +38,7 @@ def prepare(
     if not isinstance(memory, Memory):
         raise TypeError(f"memory={memory!r}: pass a Memory, e.g. innerloop.get('gated_deltanet')")
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _tensor(name, x)
+        tensor(name, x)
         if x.ndim != 4:
             raise ValueError(f"{name}: shape {list(x.shape)}: wanted [B, T, H, {'V' if name == 'v' else 'K'}]")
     B, T, H, K = k.shape
@@ -76,7 +76,7 @@ def prepare(
 
 def prepare_read(memory: Memory, q: Tensor, state: State) -> Call:
     """Check queries [B, T, H, K] against a state."""
-    _tensor("q", q)
+    tensor("q", q)
     if q.ndim != 4:
         raise ValueError(f"q: shape {list(q.shape)}: wanted [B, T, H, K]")
     value = state.memory.get("S", state.memory.get("moment", state.memory.get("values"))) if isinstance(state, State) else None  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -92,7 +92,8 @@ def state_dtype(state: State) -> torch.dtype:
     return next(t.dtype for t in state.memory.values() if t.is_floating_point())
 
 
-def _tensor(name: str, x: object) -> None:
+def tensor(name: str, x: object) -> None:
+    """Refuse what is no floating tensor."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: {type(x).__name__}: pass a torch.Tensor")
     if not x.is_floating_point():
@@ -131,7 +132,7 @@ def _gates(memory: Memory, gates: Gates | None, q: Tensor, dtype: torch.dtype) -
             continue
         if name not in specs:
             raise ValueError(f"gates.{name}: this memory does not read it: it reads {list(specs) or 'no gates'}")
-        _tensor(f"gates.{name}", gate)
+        tensor(f"gates.{name}", gate)
         spec = specs[name]
         wanted = [sizes[letter] for letter in spec.shape.strip("[]").split(", ")]
         if list(gate.shape) != wanted:

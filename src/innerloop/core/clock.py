@@ -75,25 +75,41 @@ def tiles(
     segment: int = 1,
     mask: Tensor | None = None,
     reset: Tensor | None = None,
+    fade: Tensor | None = None,
+    limit: float = float("inf"),
 ) -> Tiles:
     """Cut a call into tiles of at most `min(chunk, segment)` tokens (`chunk` when segment == 1).
 
     position: [B], tokens since the segment's start. mask, reset: [B, T] bool or None.
+    fade, limit: [B, T], what each token takes off the logarithm of the past, and how much of it a tile may gather
+    (exceeded by less than 1): longer tiles are cut, and a token that takes more than 1 stands alone. Where a tile is
+    cut depends on the tokens before the cut only.
     """
     size = chunk if segment == 1 else min(chunk, segment)
     if mask is None and reset is None:
-        if segment == 1:
+        if segment == 1 and not _fades(fade, max(1, min(size, tokens)), limit):
             size = max(1, min(size, tokens))
             return Tiles(batch, tokens, size, -(-tokens // size), None, None, None, position)
-        if segment % size == 0 and not bool((position % size).any()):
+        if segment > 1 and segment % size == 0 and not bool((position % size).any()):
             count = -(-tokens // size)
             return Tiles(batch, tokens, size, count, None, None, None, (position + tokens) % segment)
-    return _ragged(batch, tokens, size, segment, position, mask, reset)
+    if segment == 1:
+        size = max(1, min(size, tokens))
+    return _ragged(batch, tokens, size, segment, position, mask, reset, fade, limit)
+
+
+def _fades(fade: Tensor | None, size: int, limit: float) -> bool:
+    """Whether some tile of an even cut gathers more than it may."""
+    if fade is None or not fade.numel():
+        return False
+    padded = F.pad(fade.detach(), (0, -fade.shape[1] % size)).unflatten(1, (-1, size))
+    return bool(padded.max() > 1) or bool(padded.sum(-1).max() >= limit)
 
 
 def _ragged(
-    batch: int, tokens: int, size: int, segment: int, position: Tensor, mask: Tensor | None, reset: Tensor | None
-) -> Tiles:
+    batch: int, tokens: int, size: int, segment: int, position: Tensor, mask: Tensor | None, reset: Tensor | None,
+    fade: Tensor | None, limit: float,
+) -> Tiles:  # fmt: skip
     device = position.device
     B, T, c = batch, tokens, size
     here = torch.ones(B, T, dtype=torch.bool, device=device) if mask is None else mask
@@ -121,6 +137,14 @@ def _ragged(
     safe = previous.clamp(min=0)
     new_document = document != torch.where(first, 0, document.gather(1, safe))
     opens = here & (first | new_document | (key != key.gather(1, safe)))
+    if fade is not None and T:
+        fade = torch.where(here, fade.detach().clamp(max=100.0), 0.0)  # beyond, nothing is left: sums stay exact enough
+        gathered = fade.cumsum(1)
+        begun = torch.where(opens, time, 0).cummax(1).values
+        gathered = gathered - (gathered - fade).gather(1, begun)  # since the tile's start, own token included
+        heavy = (fade > 1).to(torch.int64)
+        part = (gathered / limit).floor().to(torch.int64) + 2 * heavy.cumsum(1) - heavy
+        opens = opens | (here & (part != part.gather(1, safe)))
     tile = opens.cumsum(1) - 1
     used = opens.sum(1)
 

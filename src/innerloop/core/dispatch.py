@@ -110,9 +110,12 @@ def step(
     Raises ValueError and TypeError as `scan` does.
     """
     for label, x in (("q", q), ("k", k), ("v", v)):
-        if isinstance(x, Tensor) and x.ndim != 3:  # pyright: ignore[reportUnnecessaryIsInstance]
+        checks.tensor(label, x)
+        if x.ndim != 3:
             raise ValueError(f"{label}: shape {list(x.shape)}: wanted [B, H, {'V' if label == 'v' else 'K'}], one token")
-    lifted = None if gates is None else Gates(*(g.unsqueeze(1) if isinstance(g, Tensor) else g for g in gates))
+    lifted = gates
+    if isinstance(gates, Gates):  # anything else is refused by name in `prepare`
+        lifted = Gates(*(g.unsqueeze(1) if isinstance(g, Tensor) else g for g in gates))
     masks = [m.unsqueeze(1) if isinstance(m, Tensor) else m for m in (mask, reset)]
     call = prepare(memory, q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1), lifted, state, masks[0], masks[1], info)
     name, _ = choose(memory, call)

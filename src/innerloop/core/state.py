@@ -91,7 +91,8 @@ class State:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to one safetensors file, atomically."""
         target = Path(path)
-        flat = {name: t.detach().cpu().contiguous() for name, t in self.tensors().items()}
+        # clones, since safetensors refuses tensors that share memory (a fresh memory is its own initial memory)
+        flat = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in self.tensors().items()}
         data = safetensors.torch.save(flat, metadata={"innerloop": "state 1", "memory": self.kind.to_json()})
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
@@ -110,7 +111,8 @@ class State:
             with safetensors.safe_open(os.fspath(path), framework="pt", device=str(device)) as file:  # pyright: ignore
                 meta: dict[str, str] = file.metadata() or {}  # pyright: ignore
                 names: list[str] = list(file.keys())  # pyright: ignore
-                flat: dict[str, Tensor] = {name: file.get_tensor(name) for name in names}  # pyright: ignore
+                # clones, since the tensors are windows on the file: who writes over it would change the state
+                flat: dict[str, Tensor] = {name: file.get_tensor(name).clone() for name in names}  # pyright: ignore
         except safetensors.SafetensorError as error:
             raise ValueError(f"path={os.fspath(path)!r} is no safetensors file ({error})") from None
         if meta.get("innerloop") != "state 1" or "position" not in flat:

@@ -13,14 +13,16 @@ condition on every prefix of the tile at once, since leading blocks of L factor 
 
     o_t = q_t^T w_0 + sum_{i<=t} (q_t^T C^-T Y^T)_i z_i,     Y = L^-1 X,   z = L^-1 e        (read-write: i < t)
 
+A prequential call (q = k, read-write, no weights) needs no Y: the innovations are diag(L) z, so o = v - diag(L) z.
+
 The Gram matrices at all tiles' starts come from a short scan, so everything else is batched over tiles. Tiles are cut
 short where D would fall below 1e-4 (the innovation matrix loses as many digits as D does); tiles whose A_0 is singular
-(an unpenalised direction without data) are read token by token, densely.
+(an unpenalised direction without data) or all but forgotten by their token are read token by token, densely.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,94 +33,127 @@ from ..core.linalg import cholesky, segment_sums, solve_psd
 if TYPE_CHECKING:
     from .exact import Folded
 
-CHUNK = 64  # measured: benchmarks/rls.py
-FADE = 9.0  # -log of the smallest D in a tile
+CHUNK = 32  # measured: benchmarks/rls.py
+FADE = 9.0  # -log of the smallest D in a tile of several tokens
+GONE = 20.0  # -log of the smallest D of a token alone (one that fades more than a factor e)
+SCAN = 32  # tiles whose Gram matrices are summed by one product
 GROUP = 256  # tiles worked on at once: the innovation matrices of a group stay in the cache
 
 
 def run(call: Folded) -> tuple[Tensor, dict[str, Tensor]]:
     """Outputs [R, T, V] and the Gram matrix and moment after the call."""
     R, T, _ = call.q.shape
-    size = fading_size(call.log_decay, call.chunk or CHUNK)
-    cut = tiles(R, T, size, torch.zeros(R, dtype=torch.int64, device=call.q.device), mask=call.mask, reset=call.reset)
+    fade = None if call.log_decay is None else -call.log_decay
+    cut = tiles(
+        R, T, call.chunk or CHUNK, torch.zeros(R, dtype=torch.int64, device=call.q.device), mask=call.mask,
+        reset=call.reset, fade=fade, limit=FADE - 1,
+    )  # fmt: skip
     A, b = call.state["gram"], call.state["moment"]
     real = cut.real
-    q, k, v = cut.gather(call.q), cut.gather(call.k), cut.gather(call.v)
+    prequential = call.q is call.k and call.read_first and call.lr is None
+    k, v = cut.gather(call.k), cut.gather(call.v)
+    q = None if prequential else cut.gather(call.q)
     lr = torch.ones_like(k[..., 0]) if call.lr is None else cut.gather(call.lr)
     lr = lr if real is None else lr * real
-    log_decay = torch.zeros_like(lr) if call.log_decay is None else cut.gather(call.log_decay)
+    log_decay = None if call.log_decay is None else cut.gather(call.log_decay)
 
     outputs: list[Tensor] = []
     step = max(1, GROUP // max(1, R))
     for first in range(0, cut.count, step):
         here = slice(first, first + step)
+        group = Group(None if q is None else q[:, here], k[:, here], v[:, here], lr[:, here],
+                      None if log_decay is None else log_decay[:, here])  # fmt: skip
         restart = None if cut.restart is None else cut.restart[:, here]
-        grams, moments, A, b = _starts(k[:, here], v[:, here], lr[:, here], log_decay[:, here], A, b, restart, call)
-        outputs.append(_reads(q[:, here], k[:, here], v[:, here], lr[:, here], log_decay[:, here], grams, moments, call))
+        grams, moments, A, b = _starts(group, A, b, restart, call)
+        outputs.append(_reads(group, grams, moments, call.read_first))
     output = cut.scatter(torch.cat(outputs, 1)) if outputs else call.v
     return output, {"gram": A, "moment": b}
 
 
-def fading_size(log_decay: Tensor | None, size: int) -> int:
-    """The longest tile, at most `size`, in which no run of tokens fades by more than exp(-FADE)."""
-    if log_decay is None or not log_decay.shape[1]:
-        return size
-    faded = torch.nn.functional.pad(-log_decay.detach().cumsum(1), (1, 0))
-    while size > 1:
-        reach = min(size, log_decay.shape[1])
-        if float((faded[:, reach:] - faded[:, :-reach]).max()) <= FADE:
-            break
-        size //= 2
-    return size
+class Group(NamedTuple):
+    """Tiles worked on at once; q is None when it equals k in a prequential call, log_decay when nothing fades."""
+
+    q: Tensor | None  # [R, N, c, K]
+    k: Tensor
+    v: Tensor
+    lr: Tensor  # [R, N, c]
+    log_decay: Tensor | None
 
 
 def _starts(
-    k: Tensor, v: Tensor, lr: Tensor, log_decay: Tensor, A: Tensor, b: Tensor, restart: Tensor | None, call: Folded
+    group: Group, A: Tensor, b: Tensor, restart: Tensor | None, call: Folded
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gram matrices and moments before each tile [R, N, K, .], and after the last."""
-    total = log_decay.sum(-1)
-    tail = (total[..., None] - log_decay.cumsum(-1)).exp() * lr  # a sum over (i, c], of finite entries of one sign
-    weighted = (tail[..., None] * k).mT
-    new_A, new_b, keep = weighted @ k, weighted @ v, total.exp()
-    grams: list[Tensor] = []
-    moments: list[Tensor] = []
-    for n in range(k.shape[1]):
-        if restart is not None:
-            again = restart[:, n, None, None]
-            A, b = torch.where(again, call.initial["gram"], A), torch.where(again, call.initial["moment"], b)
-        grams.append(A)
-        moments.append(b)
-        A = torch.addcmul(new_A[:, n], keep[:, n, None, None], A)
-        b = torch.addcmul(new_b[:, n], keep[:, n, None, None], b)
-    return torch.stack(grams, 1), torch.stack(moments, 1), A, b
+    K = A.shape[-1]
+    body = torch.cat([A, b], -1)  # one scan for both
+    tail, total = group.lr, None
+    if group.log_decay is not None:
+        total = group.log_decay.sum(-1)
+        later = torch.nn.functional.pad(group.log_decay, (0, 1))[..., 1:].flip(-1).cumsum(-1).flip(-1)
+        tail = later.exp() * tail  # each token's weight at the tile's end
+    new = (tail[..., None] * group.k).mT @ torch.cat([group.k, group.v], -1)
+    starts: list[Tensor] = []
+    if restart is None:
+        for first in range(0, new.shape[1], SCAN):
+            here = slice(first, first + SCAN)
+            before, body = _scan(new[:, here], None if total is None else total[:, here], body)
+            starts.append(before)
+        bodies = torch.cat(starts, 1)
+    else:
+        fresh = torch.cat([call.initial["gram"], call.initial["moment"]], -1)
+        keep = torch.ones_like(tail[..., 0]) if total is None else total.exp()
+        for n in range(new.shape[1]):
+            body = torch.where(restart[:, n, None, None], fresh, body)
+            starts.append(body)
+            body = torch.addcmul(new[:, n], keep[:, n, None, None], body)
+        bodies = torch.stack(starts, 1)
+    return bodies[..., :K], bodies[..., K:], body[..., :K], body[..., K:]
 
 
-def _reads(
-    q: Tensor, k: Tensor, v: Tensor, lr: Tensor, log_decay: Tensor, A: Tensor, b: Tensor, call: Folded
-) -> Tensor:
+def _scan(new: Tensor, total: Tensor | None, body: Tensor) -> tuple[Tensor, Tensor]:
+    """`body <- exp(total_n) body + new_n` over n: the body before each n [R, N, K, .], and the last."""
+    terms = torch.cat([body[:, None], new], 1)
+    if total is None:
+        sums = terms.cumsum(1)
+    else:
+        fades = segment_sums(torch.nn.functional.pad(total, (1, 0))).exp()  # [R, N + 1, N + 1]
+        sums = (fades @ terms.flatten(2)).unflatten(2, terms.shape[2:])
+    return sums[:, :-1], sums[:, -1]
+
+
+def _reads(group: Group, A: Tensor, b: Tensor, read_first: bool) -> Tensor:
     """All reads of all tiles, [R, N, c, V]."""
+    k, v, lr, log_decay = group.k, group.v, group.lr, group.log_decay
     C, regular = cholesky(A)
+    if log_decay is not None:
+        regular = regular & (log_decay.sum(-1) > -GONE)
     whole = bool(regular.all())
-    if not whole:
+    if not whole:  # an identity in their place, so that no NaN is born there, forward or backward
         eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
         C, _ = cholesky(torch.where(regular[..., None, None], A, eye))
+        log_decay = None if log_decay is None else torch.where(regular[..., None], log_decay, 0.0)
     w = torch.cholesky_solve(b, C)
     # sqrt has no derivative at 0, but the answer has one in l: shift zeros by less than any digit
     root = (lr + (lr == 0) * 1e-30).sqrt()[..., None]
-    kw = _whiten(C, k)
-    X = root * kw
-    D = log_decay.cumsum(-1).exp()
-    L, _ = torch.linalg.cholesky_ex(X @ X.mT + torch.diag_embed(D))
+    X = root * _whiten(C, k)
+    sigma = X @ X.mT
+    sigma.diagonal(dim1=-2, dim2=-1).add_(1.0 if log_decay is None else log_decay.cumsum(-1).exp())
+    L, _ = torch.linalg.cholesky_ex(sigma)
     e = root * (v - k @ w)
-    solved = torch.linalg.solve_triangular(L, torch.cat([X, e], -1), upper=False)
-    Y, z = solved.split([X.shape[-1], e.shape[-1]], -1)
-    qw = kw if q is k else _whiten(C, q)
-    output = q @ w + (qw @ Y.mT).tril(-1 if call.read_first else 0) @ z
+    if group.q is None:
+        z = torch.linalg.solve_triangular(L, e, upper=False)
+        output = v - L.diagonal(dim1=-2, dim2=-1)[..., None] * z
+    else:
+        solved = torch.linalg.solve_triangular(L, torch.cat([X, e], -1), upper=False)
+        Y, z = solved.split([X.shape[-1], e.shape[-1]], -1)
+        output = group.q @ w + (_whiten(C, group.q) @ Y.mT).tril(-1 if read_first else 0) @ z
     if whole:
         return output
     rows = (~regular).nonzero(as_tuple=True)
+    given = torch.zeros_like(lr) if group.log_decay is None else group.log_decay
+    q = k if group.q is None else group.q
     return output.index_put(rows, dense_reads(
-        q[rows], k[rows], v[rows], lr[rows], log_decay[rows], A[rows], b[rows], None, call.read_first
+        q[rows], k[rows], v[rows], lr[rows], given[rows], A[rows], b[rows], None, read_first
     ))  # fmt: skip
 
 
