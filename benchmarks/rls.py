@@ -96,7 +96,7 @@ def _lines(d: int, rows: int) -> list[dict[str, Any]]:
     for label, rule, forgetting in cases:
         repeats = 1 if len(forgetting) > 1 else 3
         if rule == "exponential":
-            # the first rows only: with forgetting the loop's covariance drifts off symmetry and has exploded by row 5,000
+            # the first rows only: with forgetting the loop's covariance loses symmetry and has exploded by row 5,000
             expected = numpy_loop(X[:CHECKED], y[:CHECKED], forgetting[-1], 1.0)
             error = float(np.abs(ours(X[:CHECKED], y[:CHECKED], forgetting, rule, 1.0)[-1] - expected).max())
             if error > 1e-6:

@@ -1,6 +1,6 @@
 """One token of `gated_deltanet` (B 1, H 4, 64 x 64): microseconds, uncompiled and under torch.compile, and growth.
 
-    python benchmarks/step.py
+python benchmarks/step.py
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def run(steps: int = 2000) -> list[dict[str, Any]]:
         return il.step(memory, q, k, v, gates, state)
 
     start = il.init_state(memory, 1, 4, 64, 64)
-    expected = il.scan(memory, *(x[:, None] for x in (q, k, v)), il.Gates(*(g if g is None else g[:, None] for g in gates)))
+    expected = il.scan(
+        memory, *(x[:, None] for x in (q, k, v)), il.Gates(*(g if g is None else g[:, None] for g in gates))
+    )
     lines: list[dict[str, Any]] = []
     try:
         for label, function in (("uncompiled", plain), ("torch.compile", torch.compile(plain))):

@@ -1,10 +1,10 @@
 """Architectures: what a memory is, as a function of a key.
 
-    Matrix      m(x) = S^T x                                        S: [B, H, K, V]
-    Exemplars   m(x) = sum_j p_j(x) v_j                             all pairs are kept
-                p_j = w_j / sum w,   w_j = exp(<x, k_j> / h^2)      kernel "exp"
-                                     w_j = exp(-|x - k_j|^2 / 2h^2) kernel "gaussian"
-                order 1: the intercept of the weighted linear fit around x
+Matrix      m(x) = S^T x                                        S: [B, H, K, V]
+Exemplars   m(x) = sum_j p_j(x) v_j                             all pairs are kept
+            p_j = w_j / sum w,   w_j = exp(<x, k_j> / h^2)      kernel "exp"
+                                 w_j = exp(-|x - k_j|^2 / 2h^2) kernel "gaussian"
+            order 1: the intercept of the weighted linear fit around x
 """
 
 from __future__ import annotations

@@ -79,7 +79,11 @@ def prepare_read(memory: Memory, q: Tensor, state: State) -> Call:
     tensor("q", q)
     if q.ndim != 4:
         raise ValueError(f"q: shape {list(q.shape)}: wanted [B, T, H, K]")
-    value = state.memory.get("S", state.memory.get("moment", state.memory.get("values"))) if isinstance(state, State) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+    value = (
+        state.memory.get("S", state.memory.get("moment", state.memory.get("values")))
+        if isinstance(state, State)
+        else None
+    )  # pyright: ignore[reportUnnecessaryIsInstance]
     _state(memory, state, q, -1 if value is None else value.shape[-1])
     dtype = torch.promote_types(torch.promote_types(q.dtype, torch.float32), state_dtype(state))
     state = state.to(dtype=dtype) if state_dtype(state) != dtype else state

@@ -86,6 +86,8 @@ def tiles(
     cut depends on the tokens before the cut only.
     """
     size = chunk if segment == 1 else min(chunk, segment)
+    if tokens == 0:
+        return Tiles(batch, 0, size, 0, None, None, None, position % segment)
     if mask is None and reset is None:
         if segment == 1 and not _fades(fade, max(1, min(size, tokens)), limit):
             size = max(1, min(size, tokens))
@@ -137,7 +139,7 @@ def _ragged(
     safe = previous.clamp(min=0)
     new_document = document != torch.where(first, 0, document.gather(1, safe))
     opens = here & (first | new_document | (key != key.gather(1, safe)))
-    if fade is not None and T:
+    if fade is not None:
         fade = torch.where(here, fade.detach().clamp(max=100.0), 0.0)  # beyond, nothing is left: sums stay exact enough
         gathered = fade.cumsum(1)
         begun = torch.where(opens, time, 0).cummax(1).values

@@ -112,7 +112,9 @@ def step(
     for label, x in (("q", q), ("k", k), ("v", v)):
         checks.tensor(label, x)
         if x.ndim != 3:
-            raise ValueError(f"{label}: shape {list(x.shape)}: wanted [B, H, {'V' if label == 'v' else 'K'}], one token")
+            raise ValueError(
+                f"{label}: shape {list(x.shape)}: wanted [B, H, {'V' if label == 'v' else 'K'}], one token"
+            )
     lifted = gates
     if isinstance(gates, Gates):  # anything else is refused by name in `prepare`
         lifted = Gates(*(g.unsqueeze(1) if isinstance(g, Tensor) else g for g in gates))

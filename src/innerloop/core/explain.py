@@ -10,7 +10,8 @@ from torch import Tensor
 
 from . import dispatch, registry
 from .axis import Axis
-from .learner import GradientFlow, GradientStep, Proximal
+from .checks import prepare
+from .learner import GradientFlow, GradientLearner, GradientStep, Proximal
 from .memory import Gates, GateSpec, Memory
 from .objective import L2
 from .retention import Decay
@@ -48,7 +49,8 @@ class Explanation:
                 f"{'gate ' + gate.name:>18}: {gate.shape} in {gate.range}, absent {gate.absent}, "
                 f"typical {gate.typical}: {gate.meaning}{letter}"
             )
-        lines += [f"{'state':>13}: {self.state_floats} floats per head", f"{'cost':>13}: {self.flops} FLOPs per token and head"]
+        lines += [f"{'state':>13}: {self.state_floats} floats per head"]
+        lines += [f"{'cost':>13}: {self.flops} FLOPs per token and head"]
         lines += [f"{'executor':>13}: {self.executor}"]
         lines += [f"{'not ' + name:>13}: {'; '.join(reasons)}" for name, reasons in self.declined.items()]
         return "\n".join([*lines, "", f"Reference: {self.reference}", f"Departs: {self.departs}"])
@@ -85,7 +87,7 @@ def explain(memory: Memory | str) -> Explanation:
 
 
 def state_floats(memory: Memory) -> str:
-    """Floats of the state per head, as a formula in K and V (what the token loop rewrites; the initial memory apart)."""
+    """Floats of the state per head, as a formula in K and V (the initial memory apart)."""
     learner, architecture = memory.learner, memory.architecture
     K, V = 1009, 10007  # told apart in the shapes below: the formula is read off, not written twice
     terms: list[str] = []
@@ -121,8 +123,7 @@ def default_gates(
         return torch.full((*size, *more), value, dtype=dtype or torch.float32, device=device)
 
     if "lr" in specs:
-        explicit = isinstance(memory.objective, L2) and not isinstance(memory.learner, Proximal | GradientFlow)
-        explicit = explicit and bool(memory.learner.buffer_shapes(memory.architecture, 1, 1) or isinstance(memory.learner, GradientStep))
+        explicit = isinstance(memory.objective, L2) and isinstance(memory.learner, GradientLearner)
         slow = 10 if "momentum" in specs else 1
         made["lr"] = full(1 / (2 * slow * key_dim) if explicit else 1.0)
     if "log_decay" in specs and not (isinstance(memory.retention, Decay) and memory.retention.schedule):
@@ -144,21 +145,21 @@ class Stability(NamedTuple):
 def stability(memory: Memory, k: Tensor, gates: Gates | None = None) -> Stability:
     """Growth of the memory along each key k [B, T, H, K]: the eigenvalue of one write in that direction.
 
-    One explicit step: `1 - lr |k|^2` (times the decay), beyond -1 when lr |k|^2 > 2; implicit steps `1 / (1 + lr |k|^2)`;
-    the flow `exp(-lr |k|^2)`. With momentum: the spectral radius of the 2 x 2 step of (memory, surprise).
+    One explicit step: `1 - lr |k|^2` (times the decay), beyond -1 when lr |k|^2 > 2; implicit steps
+    `1 / (1 + lr |k|^2)`; the flow `exp(-lr |k|^2)`. With momentum: the spectral radius of the 2 x 2 step of
+    (memory, surprise).
 
     Raises:
         ValueError: the memory is not a matrix under L2 that takes steps, or decays per channel.
     """
-    from ..executors import affine
-
-    reasons = affine.why_not(memory)
+    reasons = dispatch.executor("affine").why_not(memory)
     if reasons or not isinstance(memory.objective, L2):
-        raise ValueError(f"memory: stability is defined for matrix memories under L2 that take steps: {reasons or 'Dot'}")
+        why = "; ".join(reasons) or "its objective is Dot"
+        raise ValueError(f"memory: stability is defined for matrix memories under L2 that take steps: {why}")
     if isinstance(memory.retention, Decay) and memory.retention.per == "channel":
-        raise ValueError("memory: with a decay per channel the key is no eigenvector of the write; pass a per-head memory")
-    from .checks import prepare
-
+        raise ValueError(
+            "memory: with a decay per channel the key is no eigenvector of the write; pass a per-head memory"
+        )
     call = prepare(memory, k, k, k, gates, None, None, None)
     k, gates = call.k, call.gates
     s = k.square().sum(-1)
@@ -187,5 +188,6 @@ def _show(value: object) -> str:
     if not isinstance(value, Axis):
         return str(value)
     given = {f.name: getattr(value, f.name) for f in fields(value)}
-    inside = ", ".join(f"{name}={x!r}" for name, x in given.items() if x != type(value).__dataclass_fields__[name].default)
+    usual = {f.name: f.default for f in fields(value)}
+    inside = ", ".join(f"{name}={x!r}" for name, x in given.items() if x != usual[name])
     return f"{type(value).__name__}({inside})"

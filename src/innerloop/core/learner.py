@@ -14,6 +14,7 @@ A learner sees the token through a `Problem`, which the interpreting framework s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -27,13 +28,40 @@ from .retention import Retention, expand
 class Problem(Protocol):
     """One token, as a learner sees it. Arrays are [B, H, ...]."""
 
-    key: Array  # [B, H, K]
-    value: Array  # [B, H, V]
-    gates: Any  # one token's Gates: [B, H] or [B, H, K] each, or None
-    retention: Retention
-    initial: Weights
-    anchor: Weights | None  # the memory at the segment's start; None when segment == 1
-    anchored_at: Literal["previous", "retained"]
+    @property
+    def key(self) -> Array:
+        """[B, H, K]."""
+        ...
+
+    @property
+    def value(self) -> Array:
+        """[B, H, V]."""
+        ...
+
+    @property
+    def gates(self) -> Any:
+        """The token's Gates: [B, H] or [B, H, K] each, or None."""
+        ...
+
+    @property
+    def retention(self) -> Retention:
+        """The memory's retention."""
+        ...
+
+    @property
+    def initial(self) -> Weights:
+        """The memory that a reset restores."""
+        ...
+
+    @property
+    def anchor(self) -> Weights | None:
+        """The memory at the segment's start; None when segment == 1."""
+        ...
+
+    @property
+    def anchored_at(self) -> Literal["previous", "retained"]:
+        """Where a gradient is taken when segment == 1."""
+        ...
 
     def gradient(self, weights: Weights) -> Weights:
         """The gradient of the loss (of the window, when there is one) at these weights."""
@@ -61,7 +89,7 @@ def outer(a: Array, b: Array) -> Array:
 
 
 def descend(learner: GradientLearner, problem: Problem, memory: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
-    """One gradient step of any gradient learner: gradient at the anchor, the learner's update, the retention's merge."""
+    """One step of any gradient learner: gradient at the anchor, the learner's update, the retention's merge."""
     decay = problem.gates.log_decay
     if problem.anchor is not None:
         at = problem.anchor
@@ -107,7 +135,7 @@ class Learner(Axis):
         """The memory and buffers after the token."""
         raise TypeError(f"{type(self).__name__} writes nothing")
 
-    def weights(self, memory: Weights, parameters: dict[str, Array], solve: Any) -> Weights:
+    def weights(self, memory: Weights, parameters: Mapping[str, Array], solve: Any) -> Weights:
         """The architecture's weights that a read uses: the memory itself, unless it keeps statistics instead."""
         return memory
 
@@ -254,7 +282,7 @@ class Ridge(Learner):
         residual = value - xp.matmul(xp.matrix_transpose(w), key[..., None])[..., 0]
         return {"gram": A, "moment": xp.matmul(A, w) + outer(weighted, residual)}, buffers
 
-    def weights(self, memory: Weights, parameters: dict[str, Array], solve: Any) -> Weights:
+    def weights(self, memory: Weights, parameters: Mapping[str, Array], solve: Any) -> Weights:
         """`w = A^-1 b`, with the penalty added under "static"."""
         A = memory["gram"]
         if self.rule == "static":
@@ -265,7 +293,7 @@ class Ridge(Learner):
 
 @dataclass(frozen=True)
 class Kalman(Learner):
-    """The Kalman filter of a random walk: `w_t = w_{t-1} + N(0, process_noise I)`, `v = w^T k + N(0, observation_noise)`.
+    """The Kalman filter of `w_t = w_{t-1} + N(0, process_noise I)`, `v_t = w_t^T k_t + N(0, observation_noise)`.
 
         P <- P + process_noise I,   g = P k / (observation_noise / lr + k^T P k)
         S <- S + g (v - S^T k)^T,   P <- P - g k^T P
@@ -300,12 +328,13 @@ class Kalman(Learner):
         P = memory["covariance"] + problem.parameter("process_noise")[..., None] * eye
         Pk = xp.matmul(P, key[..., None])[..., 0]
         # multiplied through by lr, so that a pair of weight 0 writes nothing instead of dividing by it
-        gain = expand(lr, Pk) * Pk / (problem.parameter("observation_noise") + (lr * xp.sum(key * Pk, axis=-1))[..., None])
+        spread = (lr * xp.sum(key * Pk, axis=-1))[..., None]
+        gain = expand(lr, Pk) * Pk / (problem.parameter("observation_noise") + spread)
         S = memory["S"]
         residual = problem.value - xp.matmul(xp.matrix_transpose(S), key[..., None])[..., 0]
         return {"S": S + outer(gain, residual), "covariance": P - outer(gain, Pk)}, buffers
 
-    def weights(self, memory: Weights, parameters: dict[str, Array], solve: Any) -> Weights:
+    def weights(self, memory: Weights, parameters: Mapping[str, Array], solve: Any) -> Weights:
         """The mean."""
         return {"S": memory["S"]}
 

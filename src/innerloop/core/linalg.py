@@ -22,7 +22,7 @@ def solve_psd(matrix: Tensor, right: Tensor) -> Tensor:
     good = regular[..., None, None]
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     factor, _ = torch.linalg.cholesky_ex(torch.where(good, matrix, eye))
-    # the pseudo-inverse of a singular value decomposition of equal values has no gradient: regular ones get the identity
+    # regular matrices get the identity here, so that no gradient of their decomposition is asked for
     inverse = torch.linalg.pinv(torch.where(good, eye, matrix), hermitian=True)
     return torch.where(good, torch.cholesky_solve(right, factor), inverse @ right)
 

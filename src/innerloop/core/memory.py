@@ -82,10 +82,13 @@ class Memory:
     order: Literal["write-read", "read-write"] = "write-read"
 
     def __post_init__(self) -> None:
-        for name, kind in (("architecture", Architecture), ("objective", Objective), ("retention", Retention), ("learner", Learner)):
+        kinds = {"architecture": Architecture, "objective": Objective, "retention": Retention, "learner": Learner}
+        for name, kind in kinds.items():
             value = getattr(self, name)
             if not isinstance(value, kind):
-                raise TypeError(f"Memory({name}={value!r}): pass {kind.__name__} value, e.g. one of innerloop's classes")
+                raise TypeError(
+                    f"Memory({name}={value!r}): pass {kind.__name__} value, e.g. one of innerloop's classes"
+                )
         for name in ("window", "segment"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -112,9 +115,8 @@ class Memory:
                 out.append(f"{type(learner).__name__} takes no gradient at an anchor: leave anchor='previous'")
         if isinstance(learner, Append) and not isinstance(self.objective, L2):
             out.append("Exemplars solve a local least-squares fit: pass objective=L2()")
-        if isinstance(learner, Ridge) and isinstance(self.retention, Decay):
-            if self.retention != Decay("head"):
-                out.append("Ridge forgets evidence per head, toward its prior: pass Decay('head')")
+        if isinstance(learner, Ridge) and isinstance(self.retention, Decay) and self.retention != Decay("head"):
+            out.append("Ridge forgets evidence per head, toward its prior: pass Decay('head')")
         if not gradient and self.window > 1:
             out.append(f"a window needs a gradient learner, not {type(learner).__name__}")
         if not gradient and self.segment > 1:
@@ -150,7 +152,8 @@ class Memory:
         retention = self.retention
         channel = isinstance(retention, Decay) and retention.per == "channel"
         scheduled = isinstance(retention, Decay) and retention.schedule
-        lr_typical = "1" if not isinstance(self.learner, GradientLearner) or not isinstance(self.objective, L2) else "1 / (2 K)"
+        explicit = isinstance(self.learner, GradientLearner) and isinstance(self.objective, L2)
+        lr_typical = "1" if not explicit else "1 / (20 K)" if "momentum" in self.learner.gates else "1 / (2 K)"
         coefficient = f"{getattr(self.learner, 'coefficient', 0.0):g}"
         inf = float("inf")
         known = {

@@ -198,7 +198,13 @@ def _read_exemplars(
     # min over (b, W) of sum_j w_j |v_j - b - W (k_j - q)|^2 / 2 + penalty |W|^2 / 2, in the unknowns [W; b]
     total = torch.where(some[..., 0], torch.logsumexp(logits, -1), torch.zeros_like(logits[..., 0]))
     relative = parameters["penalty"] * torch.exp(-total)  # the penalty in units of the weights' sum, [B, H, n]
-    design = torch.cat([keys[:, :, None] - q[:, :, :, None], torch.ones_like(keys[:, :, None, :, :1]).expand(-1, -1, q.shape[2], -1, -1)], -1)
+    design = torch.cat(
+        [
+            keys[:, :, None] - q[:, :, :, None],
+            torch.ones_like(keys[:, :, None, :, :1]).expand(-1, -1, q.shape[2], -1, -1),
+        ],
+        -1,
+    )
     weighted = p[..., None] * design
     K = q.shape[-1]
     ridge = torch.cat([relative[..., None].expand(*relative.shape, K), torch.zeros_like(relative[..., None])], -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -92,7 +91,9 @@ class State:
         """Write the state to one safetensors file, atomically."""
         target = Path(path)
         # clones, since safetensors refuses tensors that share memory (a fresh memory is its own initial memory)
-        flat = {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in self.tensors().items()}
+        flat = {
+            name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in self.tensors().items()
+        }
         data = safetensors.torch.save(flat, metadata={"innerloop": "state 1", "memory": self.kind.to_json()})
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
@@ -245,7 +246,8 @@ def all_parameters(
 def _fit(name: str, tensor: Tensor, batch: int, heads: int, shape: tuple[int, ...]) -> Tensor:
     """Check a tensor of `initial`: [B or 1, H or 1, *shape], where a per-channel scalar may also be [B, H]."""
     got = tuple(tensor.shape)
-    good = len(got) >= 2 and got[0] in (1, batch) and got[1] in (1, heads) and got[2:] in ((shape, ()) if len(shape) < 2 else (shape,))
+    rest = (shape, ()) if len(shape) < 2 else (shape,)
+    good = len(got) >= 2 and got[0] in (1, batch) and got[1] in (1, heads) and got[2:] in rest
     if not good:
         raise ValueError(f"initial[{name!r}]: shape {list(got)}: wanted {[batch, heads, *shape]} (B or H may be 1)")
     return tensor

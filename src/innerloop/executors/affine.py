@@ -50,7 +50,11 @@ def why_not(memory: Memory, call: Call | None = None) -> list[str]:
         out.append("window > 1 erases more than one direction at a token")
     if memory.segment > 1:
         out.append("segment > 1 holds the gradient at the segment's start")
-    if isinstance(memory.learner, Momentum) and isinstance(memory.retention, Decay) and memory.retention.per == "channel":
+    if (
+        isinstance(memory.learner, Momentum)
+        and isinstance(memory.retention, Decay)
+        and memory.retention.per == "channel"
+    ):
         out.append("momentum with a decay per channel has no masked-product form")
     if call is not None and call.info:
         out.append(f"info={call.info!r} is reported by the loop")
@@ -127,7 +131,8 @@ def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
         rows = operands(memory, k, v, lr)
         output, S = affine_operator(
             q, rows.w, rows.u, e=rows.e, b=None if rows.e is None else rows.w, log_decay=log_decay,
-            decayed=anchored(memory), read_first=read_first, start=start, restart=cut.restart, fresh=None if cut.restart is None else fresh,
+            decayed=anchored(memory), read_first=read_first, start=start, restart=cut.restart,
+            fresh=None if cut.restart is None else fresh,
         )  # fmt: skip
         buffers = {}
     if home is not None:
@@ -185,6 +190,3 @@ def _home(memory: Memory, state: State) -> Tensor | None:
 def _tile(cut: Tiles, x: Tensor) -> Tensor:
     """[B, T, H, ...] to [B, H, N, c, ...]."""
     return cut.gather(x).movedim(3, 1)
-
-
-

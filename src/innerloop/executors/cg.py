@@ -3,9 +3,9 @@
     o_t = b_t^T x_t,   (H_t + Lambda) x_t = q_t,   H_t = f_t H_{t-1} + l_t k_t k_t^T,   b_t likewise with v_t
 
 H_t p_t for every token is one read of linear attention with values k, so an iteration costs one affine read and no
-H_t is formed. Backward is implicit: y = (H + Lambda)^-1 dx, dq = y, and the rest is the gradient of -<y, (H + Lambda) x>
-at fixed x, y (MesaNet, arXiv 2506.05233, section 3). Tokens that conjugate gradients cannot settle (a singular or very
-ill-conditioned matrix) are solved densely.
+H_t is formed. Backward is implicit: y = (H + Lambda)^-1 dx, dq = y, and the rest is the gradient of
+-<y, (H + Lambda) x> at fixed x, y (MesaNet, arXiv 2506.05233, section 3). Tokens that conjugate gradients cannot settle
+(a singular or very ill-conditioned matrix) are solved densely.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..core.clock import tiles
 from .innovations import dense_reads
 from .operator import affine_operator
 
@@ -29,10 +28,8 @@ TOLERANCE = 1e-13  # residual relative to the query's norm, in float64
 
 def run(call: Folded) -> tuple[Tensor, dict[str, Tensor]]:
     """Outputs [R, T, V] and the Gram matrix and moment after the call."""
-    R, T, K = call.q.shape
-    cut = tiles(
-        R, T, call.chunk or CHUNK, torch.zeros(R, dtype=torch.int64, device=call.q.device), mask=call.mask, reset=call.reset
-    )  # fmt: skip
+    R, _, K = call.q.shape
+    cut = call.tiles(CHUNK)
     real = cut.real
     q, k, v = (cut.gather(x)[:, None] for x in (call.q, call.k, call.v))  # [R, 1, N, c, .]: one head
     lr = torch.ones_like(k[..., 0]) if call.lr is None else cut.gather(call.lr)[:, None]
@@ -105,9 +102,7 @@ class _Solve(torch.autograd.Function):
         y, _ = conjugate_gradients(lambda p: ctx.matvec(p, *operands), dx)
         with torch.enable_grad():
             wanted = ctx.needs_input_grad[2:]
-            leaves = [
-                o if o is None else o.detach().requires_grad_(w) for o, w in zip(operands, wanted, strict=True)
-            ]
+            leaves = [o if o is None else o.detach().requires_grad_(w) for o, w in zip(operands, wanted, strict=True)]
             asked = [leaf for leaf, w in zip(leaves, wanted, strict=True) if w]
             grads: list[Tensor | None] = [None] * len(leaves)
             if asked:

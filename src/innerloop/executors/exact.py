@@ -12,6 +12,7 @@ Heads are folded into the batch, so that log_decay = -inf of one head is a reset
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import Call
+from ..core.clock import Tiles, tiles
 from ..core.learner import Kalman, Ridge
 from ..core.memory import Memory
 from ..core.reference import Result
@@ -43,6 +45,12 @@ class Folded(NamedTuple):
     parameters: dict[str, Tensor]  # [R, 1 or K]
     chunk: int | None
     read_first: bool
+
+    def tiles(self, usual: int, *, fade: Tensor | None = None, limit: float = math.inf) -> Tiles:
+        """The call's tiles, of `usual` tokens unless the user says otherwise; fade and limit: see `clock.tiles`."""
+        R, T = self.q.shape[:2]
+        start = torch.zeros(R, dtype=torch.int64, device=self.q.device)
+        return tiles(R, T, self.chunk or usual, start, mask=self.mask, reset=self.reset, fade=fade, limit=limit)
 
 
 def why_not(memory: Memory, call: Call | None = None) -> list[str]:

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..core.clock import tiles
-
 if TYPE_CHECKING:
     from .exact import Folded
 
@@ -28,10 +26,8 @@ CHUNK = 64
 
 def run(call: Folded) -> tuple[Tensor, dict[str, Tensor]]:
     """Outputs [R, T, V] and the mean and covariance after the call."""
-    R, T, K = call.q.shape
-    cut = tiles(
-        R, T, call.chunk or CHUNK, torch.zeros(R, dtype=torch.int64, device=call.q.device), mask=call.mask, reset=call.reset
-    )  # fmt: skip
+    R, _, K = call.q.shape
+    cut = call.tiles(CHUNK)
     real = cut.real
     q, k, v = cut.gather(call.q), cut.gather(call.k), cut.gather(call.v)
     lr = torch.ones_like(k[..., 0]) if call.lr is None else cut.gather(call.lr)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..core.clock import tiles
 from ..core.linalg import segment_sums, solve_psd
 from .operator import affine_operator
 
@@ -27,10 +26,7 @@ GROUP = 4096  # Gram matrices formed at once
 
 def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor]]:
     """Outputs [R, T, V] and the Gram matrix and moment after the call."""
-    R, T, K = call.q.shape
-    cut = tiles(
-        R, T, call.chunk or CHUNK, torch.zeros(R, dtype=torch.int64, device=call.q.device), mask=call.mask, reset=call.reset
-    )  # fmt: skip
+    cut = call.tiles(CHUNK)
     real = cut.real
     q, k, v = cut.gather(call.q), cut.gather(call.k), cut.gather(call.v)
     lr = torch.ones_like(k[..., 0]) if call.lr is None else cut.gather(call.lr)

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.clock import tiles
 from ..core.linalg import cholesky, segment_sums, solve_psd
 
 if TYPE_CHECKING:
@@ -42,12 +41,9 @@ GROUP = 256  # tiles worked on at once: the innovation matrices of a group stay 
 
 def run(call: Folded) -> tuple[Tensor, dict[str, Tensor]]:
     """Outputs [R, T, V] and the Gram matrix and moment after the call."""
-    R, T, _ = call.q.shape
+    R = call.q.shape[0]
     fade = None if call.log_decay is None else -call.log_decay
-    cut = tiles(
-        R, T, call.chunk or CHUNK, torch.zeros(R, dtype=torch.int64, device=call.q.device), mask=call.mask,
-        reset=call.reset, fade=fade, limit=FADE - 1,
-    )  # fmt: skip
+    cut = call.tiles(CHUNK, fade=fade, limit=FADE - 1)
     A, b = call.state["gram"], call.state["moment"]
     real = cut.real
     prequential = call.q is call.k and call.read_first and call.lr is None
@@ -173,8 +169,12 @@ def dense_reads(
     weights = segment_sums(log_decay).exp() * lr[..., None, :]  # [n, t, i]
     keep = log_decay.cumsum(-1).exp()
     c = k.shape[-2]
-    grams = keep[..., None, None] * A[:, None] + (weights @ (k[..., :, None] * k[..., None, :]).flatten(-2)).unflatten(-1, A.shape[-2:])
-    moments = keep[..., None, None] * b[:, None] + (weights @ (k[..., :, None] * v[..., None, :]).flatten(-2)).unflatten(-1, b.shape[-2:])
+    grams = keep[..., None, None] * A[:, None] + (weights @ (k[..., :, None] * k[..., None, :]).flatten(-2)).unflatten(
+        -1, A.shape[-2:]
+    )
+    moments = keep[..., None, None] * b[:, None] + (
+        weights @ (k[..., :, None] * v[..., None, :]).flatten(-2)
+    ).unflatten(-1, b.shape[-2:])
     if read_first:
         grams = torch.cat([A[:, None], grams], 1)[:, :c]
         moments = torch.cat([b[:, None], moments], 1)[:, :c]

@@ -41,7 +41,7 @@ def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
     """All reads, block by block; then the pairs are appended."""
     architecture = memory.architecture
     assert isinstance(architecture, Exemplars)
-    state, (B, T, H, _) = call.state, call.q.shape
+    state, (B, T) = call.state, call.q.shape[:2]
     device = call.q.device
     old = state.memory
     n = old["keys"].shape[2]

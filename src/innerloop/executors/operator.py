@@ -14,7 +14,7 @@ When b is w, one difference D = U - R takes both places and one M and one N are 
 
     D = (I + M)^{-1} (U - (E exp Gr) S_0)      O = (Q exp G) S_0 + N D      S_c = exp(G_c) S_0 + (W exp(G_c - G))^T D
 
-Every exponent is a sum over an interval, at most zero, and masked before exp.
+Every exponent is a sum over one interval, so at most zero; a pair that must not meet gets exponent 0 and factor 0.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .operator_backward import (
     Rule,
+    Scratch,
     TileScan,
     fused_backward,
     fused_forward,
@@ -38,13 +40,12 @@ from .operator_backward import (
     tiles,
 )
 
-LOG2_E = 1.4426950408889634
+LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 FLOOR = -1e30  # exp(FLOOR) = 0 and 0 * FLOOR = 0, where -inf would give nan
-SUB = 16  # tokens whose pairwise channel decays are formed explicitly
-
+SUB = 8  # tokens whose pairwise channel decays are formed explicitly; 16 takes twice the time, 4 the same
 GROUP_ROWS = 2048  # tokens * heads that one thread works on at a time
 
-Scan = Callable[..., tuple[Tensor, Tensor]]
+Inside = Callable[[Tensor, Tensor, Tensor], Tensor]
 Readers = list[tuple[Tensor, bool]]
 Factors = tuple[list[Tensor], list[list[Tensor]], list[Tensor], Tensor | None]
 
@@ -69,8 +70,7 @@ def affine_operator(
     restart [B, N]: rows whose state becomes ``fresh`` before that tile. Without ``e`` nothing is erased. Pass the same
     object as ``b`` and ``w`` when they are equal: it is much cheaper.
     """
-    B, H, N, c, K = q.shape
-    V = u.shape[-1]
+    B, H, N, c, V = u.shape
     if e is not None and b is None:
         raise ValueError("e needs b: the erase is written along b")
     if (restart is None) != (fresh is None):
@@ -79,95 +79,109 @@ def affine_operator(
         return u.new_zeros(B, H, N, c, V), start.clone()
     same = b is w or e is None
     rule = Rule(decayed, read_first, _restarts(restart, N, H))
-    with torch.autocast(q.device.type, enabled=False):
-        return _Operator.apply(q, w, u, e, None if same else b, log_decay, start, fresh, rule)
+    run = _outside_graphs() if torch.compiler.is_compiling() else _run
+    return run(q, w, u, e, None if same else b, log_decay, start, fresh, rule)
+
+
+def _run(*args: Any) -> tuple[Tensor, Tensor]:
+    with torch.autocast(args[0].device.type, enabled=False):
+        # Inside a Function the grad mode is always off: it is asked for here.
+        return _Operator.apply(*args, torch.is_grad_enabled())
+
+
+def _outside_graphs() -> Callable[..., tuple[Tensor, Tensor]]:
+    """Buffers that are filled again do not survive tracing. Made on demand: it loads the compiler."""
+    return torch.compiler.disable(_run)
 
 
 class _Operator(torch.autograd.Function):
-    """Keeps the inputs and the states before every tile. Works on some tiles at a time, so that what it recomputes
+    """Keeps the inputs and states at tile (or group) starts. Works on some tiles at a time, so that what it recomputes
     stays small and in cache; the tiles of a group are batched products, the groups are chained by the state."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, w: Tensor, u: Tensor, e: Tensor | None, b: Tensor | None, log_decay: Tensor | None,
-        start: Tensor, fresh: Tensor | None, rule: Rule,
+        start: Tensor, fresh: Tensor | None, rule: Rule, grad_mode: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        B, H, N, c, K = q.shape
-        V = u.shape[-1]
+        B, H = q.shape[:2]
         o = torch.empty_like(u)
         fused = _is_fused(b, log_decay)
-        flat = (B * H, K, V)
+        flat = (B * H, *start.shape[2:])
         f0 = None if fresh is None else fresh.reshape(flat)
         groups = _groups(q)
-        keep = any(ctx.needs_input_grad)
-        states = start.new_empty((N if keep else groups[0].stop) + 1, *flat)
+        keep = grad_mode and any(ctx.needs_input_grad)
+        borders = _borders(groups, fused) if keep else [slice(0, groups[0].stop if fused else 1)] * len(groups)
+        states = start.new_empty(borders[-1].stop + 1, *flat)
         states[0] = start.reshape(flat)
-        for group in groups:
+        scratch = Scratch(u)
+        for group, border in zip(groups, borders, strict=True):
             part = rule._replace(restarts=rule.restarts[group])
-            x = [_rows(y, group) for y in (q, w, u, e, b, log_decay)]
-            S = states[group.start : group.stop + 1] if keep else states[: group.stop - group.start + 1]
+            x = [_rows(y, group, scratch, name) for name, y in zip("qwuebg", (q, w, u, e, b, log_decay), strict=True)]
+            S = states[border.start : border.start + (group.stop - group.start if fused else 1) + 1]
             if fused:
-                y = fused_forward(x[0], x[1], x[2], x[3], _in_log2(x[5]), S, f0, part)
+                y = fused_forward(x[0], x[1], x[2], x[3], _in_log2(x[5]), S, f0, part, scratch)
             else:
-                y, S[-1] = _general(x, S[0], f0, part, TileScan.apply)
+                y, S[-1] = _general(x, S[0], f0, part)
             o[:, :, group] = _unrows(y, B, H)
+            end = S[-1].clone()
             if not keep:
-                states[0] = S[-1]
+                states[0] = end
         if keep:
             ctx.save_for_backward(q, w, u, e, b, log_decay, start, fresh, states)
             ctx.rule = rule
-        return o, (states[-1] if keep else states[0]).clone().view(B, H, K, V)
+        return o, end.view(start.shape)
 
     @staticmethod
     def backward(ctx: Any, do: Tensor, dend: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph: the gradient itself will be differentiated
-            return _twice(ctx, do, dend)
-        *inputs, start, fresh, states = ctx.saved_tensors
-        q, w, u, e, b, log_decay = inputs
-        B, H = q.shape[:2]
-        need, rule = ctx.needs_input_grad, ctx.rule
-        fused = _is_fused(b, log_decay)
-        grads = [torch.empty_like(x) if wanted else None for x, wanted in zip(inputs, need, strict=False)]
-        f0 = None if fresh is None else fresh.reshape(states.shape[1:])
-        dfresh = torch.zeros_like(states[0]) if need[7] else None
-        dstate = dend.reshape(states.shape[1:])
-        for group in reversed(_groups(q)):
-            part = rule._replace(restarts=rule.restarts[group])
-            x = [_rows(y, group) for y in inputs]
-            S, dy = states[group.start : group.stop + 1], _rows(do, group)
-            if fused:
-                wanted = (need[0], need[1], need[2], need[3], need[5])
-                dq, dw, du, de, dg, dstate = fused_backward(
-                    x[0], x[1], x[2], x[3], _in_log2(x[5]), S, dy, dstate, dfresh, part, wanted
-                )
-                found = (dq, dw, du, de, None, dg)
-            else:
-                found, dstate, df = _general_backward(x, S[0], f0, dy, dstate, part, need)
-                if dfresh is not None and df is not None:
-                    dfresh += df
-            for grad, y in zip(grads, found, strict=True):
-                if grad is not None:
-                    grad[:, :, group] = _unrows(y, B, H)
-        shape = start.shape
-        return *grads, dstate.view(shape) if need[6] else None, None if dfresh is None else dfresh.view(shape), None
+        # With create_graph the gradient itself will be differentiated.
+        gradient = _differentiable_gradient if torch.is_grad_enabled() else _gradient
+        with torch.autocast(do.device.type, enabled=False):
+            return *gradient(ctx, do, dend), None, None
 
 
-def _twice(ctx: Any, do: Tensor, dend: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradient as a differentiable function of everything, from the same factors in differentiable steps."""
+def _gradient(ctx: Any, do: Tensor, dend: Tensor) -> tuple[Tensor | None, ...]:
+    *inputs, start, fresh, states = ctx.saved_tensors
+    q, _, u, _, b, log_decay = inputs
+    B, H = q.shape[:2]
+    need, rule = ctx.needs_input_grad, ctx.rule
+    fused, scratch = _is_fused(b, log_decay), Scratch(u)
+    grads = [torch.empty_like(x) if wanted else None for x, wanted in zip(inputs, need, strict=False)]
+    f0 = None if fresh is None else fresh.reshape(states.shape[1:])
+    dfresh = torch.zeros_like(states[0]) if need[7] else None
+    dstate = dend.reshape(states.shape[1:])
+    groups = _groups(q)
+    for group, border in reversed(list(zip(groups, _borders(groups, fused), strict=True))):
+        part = rule._replace(restarts=rule.restarts[group])
+        x = [_rows(y, group, scratch, name) for name, y in zip("qwuebg", inputs, strict=True)]
+        S, dy = states[border.start : border.stop + 1], _rows(do, group, scratch, "do")
+        if fused:
+            args = (*x[:4], _in_log2(x[5]), S, dy, dstate, dfresh, part, (*need[:4], need[5]), scratch)
+            *found, dg, dstate = fused_backward(*args)
+            found += [None, dg]
+        else:
+            found, dstate, df = _general_backward(x, S[0], f0, dy, dstate, part, need)
+            if dfresh is not None and df is not None:
+                dfresh += df
+        for grad, y in zip(grads, found, strict=True):
+            if grad is not None:
+                grad[:, :, group] = _unrows(y, B, H)
+    dstart = dstate.view(start.shape) if need[6] else None
+    return *grads, dstart, None if dfresh is None else dfresh.view(start.shape)
+
+
+def _differentiable_gradient(ctx: Any, do: Tensor, dend: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradient as a function of everything it depends on: the same factors, the state pass in plain steps."""
     *tensors, _ = ctx.saved_tensors
-    B, H, N, c, _ = tensors[0].shape
+    need = ctx.needs_input_grad[:8]
     # Views, so that a dependence of one input on another is not followed here.
-    x = [y.view_as(y) if wanted else y for y, wanted in zip(tensors, ctx.needs_input_grad, strict=False)]
-    *parts, start, fresh = x
-    rows = [_rows(y, slice(0, N)) for y in parts]
-    flat = (B * H, *start.shape[2:])
-    y, end = _general(rows, start.reshape(flat), None if fresh is None else fresh.reshape(flat), ctx.rule, plain_scan)
-    wanted = [y for y, is_wanted in zip(x, ctx.needs_input_grad, strict=False) if is_wanted]
-    found = iter(
-        torch.autograd.grad((_unrows(y, B, H), end.view(start.shape)), wanted, (do, dend), create_graph=True,
-                            allow_unused=True)
-    )  # fmt: skip
-    return *(next(found) if is_wanted else None for is_wanted in ctx.needs_input_grad[:8]), None
+    *parts, start, fresh = (y.view_as(y) if wanted else y for y, wanted in zip(tensors, need, strict=True))
+    B, H, K, V = start.shape
+    s0, f0 = (None if y is None else y.reshape(B * H, K, V) for y in (start, fresh))
+    y, end = _general([_all_rows(y) for y in parts], s0, f0, ctx.rule, plain=True)
+    outputs = _unrows(y, B, H), end.view(B, H, K, V)
+    wanted = [y for y, is_wanted in zip((*parts, start, fresh), need, strict=True) if is_wanted]
+    found = iter(torch.autograd.grad(outputs, wanted, (do, dend), create_graph=True, allow_unused=True))
+    return tuple(next(found) if is_wanted else None for is_wanted in need)
 
 
 def _is_fused(b: Tensor | None, log_decay: Tensor | None) -> bool:
@@ -183,17 +197,27 @@ def _groups(q: Tensor) -> list[slice]:
     return [slice(i, min(i + size, N)) for i in range(0, N, size)]
 
 
+def _borders(groups: list[slice], fused: bool) -> list[slice]:
+    """Which kept states belong to a group: one for every tile, or only the first where the rest is recomputed."""
+    return groups if fused else [slice(i, i + 1) for i in range(len(groups))]
+
+
 def _in_log2(log_decay: Tensor | None) -> Tensor | None:
     """Finite, in units of log 2: exp2 is several times faster than exp on a CPU, most of all for vanishing results."""
     return None if log_decay is None else log_decay.clamp(min=FLOOR) * LOG2_E
 
 
-def _rows(x: Tensor | None, tiles: slice) -> Tensor | None:
+def _rows(x: Tensor | None, tiles: slice, scratch: Scratch, name: str) -> Tensor | None:
     """Some tiles of [B, H, N, ...], contiguous as [n * B * H, ...]: one tile of all heads is one block."""
     if x is None:
         return None
     x = x[:, :, tiles]
-    return x.permute(2, 0, 1, *range(3, x.dim())).contiguous().flatten(0, 2)
+    x = x.permute(2, 0, 1, *range(3, x.dim()))
+    return scratch.like(name, x).copy_(x).flatten(0, 2)
+
+
+def _all_rows(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.permute(2, 0, 1, *range(3, x.dim())).flatten(0, 2)
 
 
 def _unrows(x: Tensor, B: int, H: int) -> Tensor:
@@ -208,15 +232,21 @@ def _restarts(restart: Tensor | None, N: int, H: int) -> list[Tensor | None]:
 
 
 def _general(
-    inputs: Sequence[Tensor | None], start: Tensor, fresh: Tensor | None, rule: Rule, scan: Scan
+    inputs: Sequence[Tensor | None], start: Tensor, fresh: Tensor | None, rule: Rule, *, plain: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Decay per channel, or erase and write keys of their own: factors by autograd, the state pass by hand."""
+    """Decay per channel, or erase and write keys of their own: factors by autograd, the two large steps by hand.
+
+    With ``plain`` those two are differentiable steps as well."""
+    scan = plain_scan if plain else TileScan.apply
     q, w, u, e, b, g = inputs
     g = _in_log2(g)
     readers = [(q, rule.read_first)] if e is None else [(q, rule.read_first), (e, not rule.decayed)]
     writers = [w] if b is None else [w, b]
-    make = _channel_factors if g is not None and g.dim() == 3 else _scalar_factors
-    from_start, pairs, to_end, whole = make(g, readers, writers)
+    if g is not None and g.dim() == 3:
+        inside = _near_pairs if plain else _NearPairs.apply
+        from_start, pairs, to_end, whole = _channel_factors(g, readers, writers, inside)
+    else:
+        from_start, pairs, to_end, whole = _scalar_factors(g, readers, writers)
     whole, restarts = tiles(whole, start), rule.restarts
     if e is None:
         return scan(from_start[0], None, to_end[0], None, pairs[0][0], u, whole, None, start, fresh, restarts)
@@ -240,7 +270,7 @@ def _general_backward(
         x = [None if y is None else y.detach().requires_grad_(wanted) for y, wanted in zip(inputs, need, strict=False)]
         s0 = start.detach().requires_grad_()
         f0 = None if fresh is None else fresh.detach().requires_grad_(need[7])
-        y, end = _general(x, s0, f0, rule, TileScan.apply)
+        y, end = _general(x, s0, f0, rule)
         wanted = [t for t in (*x, s0, f0) if t is not None and t.requires_grad]
         found = iter(torch.autograd.grad((y, end), wanted, (do, dend), allow_unused=True))
     grads = [next(found) if t is not None and t.requires_grad else None for t in (*x, s0, f0)]
@@ -263,12 +293,12 @@ def _scalar_factors(g: Tensor | None, readers: Readers, writers: list[Tensor]) -
     return from_start, pairs, [scale(y, d.to_end) for y in writers], d.whole
 
 
-def _channel_factors(g: Tensor, readers: Readers, writers: list[Tensor]) -> Factors:
+def _channel_factors(g: Tensor, readers: Readers, writers: list[Tensor], inside: Inside) -> Factors:
     c = g.shape[1]
     start = g.cumsum(1).exp2()
     from_start = [x * (shift_rows(start, 1.0) if before_own else start) for x, before_own in readers]
     rows = torch.stack([_advance(x) if before_own else x for x, before_own in readers], 1)
-    blocks = [_row_block(g, rows, writers, i, min(i + SUB, c)) for i in range(0, c, SUB)]
+    blocks = [_row_block(g, rows, writers, i, min(i + SUB, c), inside) for i in range(0, c, SUB)]
     pairs = []
     for r, (_, before_own) in enumerate(readers):
         full = [torch.cat([block[j][:, r] for block in blocks], 1) for j in range(len(writers))]
@@ -277,16 +307,11 @@ def _channel_factors(g: Tensor, readers: Readers, writers: list[Tensor]) -> Fact
     return from_start, pairs, [y * to_end for y in writers], start[:, -1, :, None]
 
 
-def _row_block(g: Tensor, rows: Tensor, writers: list[Tensor], i: int, j: int) -> list[Tensor]:
+def _row_block(g: Tensor, rows: Tensor, writers: list[Tensor], i: int, j: int, inside: Inside) -> list[Tensor]:
     """Rows i..j of every pair matrix, [n, R, j - i, c] for each writer; zero right of the diagonal."""
-    n, c, _ = g.shape
+    c, s = g.shape[1], j - i
     own, R = g[:, i:j], rows[:, :, i:j]
-    s = j - i
-    # Pairs inside the block: sums[t, i] = g_{i+1} + ... + g_t per channel, zero for i >= t, so never positive.
-    sums = (own[:, :, None] * lower(s, g, strict=True)[:, :, None]).cumsum(1)
-    inside = sums.exp2() * lower(s, g)[:, :, None]
-    by_token = R.transpose(1, 2)
-    out = [torch.matmul(by_token, (inside * y[:, None, i:j]).mT).transpose(1, 2) for y in writers]
+    out = [inside(own, R, y[:, i:j]) for y in writers]
     if i > 0:
         # Earlier writers meet the rows at the block border: both exponents are sums over tokens on one side of it.
         left = R * own.cumsum(1).exp2()[:, None]
@@ -294,6 +319,46 @@ def _row_block(g: Tensor, rows: Tensor, writers: list[Tensor], i: int, j: int) -
         earlier = [torch.bmm(left.flatten(1, 2), (y[:, :i] * right).mT).unflatten(1, (-1, s)) for y in writers]
         out = [torch.cat(both, -1) for both in zip(earlier, out, strict=True)]
     return [torch.nn.functional.pad(x, (0, c - j)) for x in out]
+
+
+def _between(g: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a block of s tokens: the 0/1 matrix [1, (t, i), r] of i < r <= t, and 2^(g_{i+1} + ... + g_t) [n, t, i, K].
+
+    The sums are zero for i >= t, so no exponent is ever positive."""
+    s = g.shape[1]
+    between = (lower(s, g)[:, None] * lower(s, g, strict=True).mT).reshape(1, s * s, s)
+    return between, torch.bmm(between.expand(len(g), -1, -1), g).unflatten(1, (s, s)).exp2()
+
+
+def _near_pairs(g: Tensor, rows: Tensor, y: Tensor) -> Tensor:
+    """[n, R, t, i] pairs inside one block: sum_j rows_tj y_ij 2^(g_{i+1} + ... + g_t)_j for i <= t."""
+    weighted = _between(g)[1] * y[:, None]
+    return torch.matmul(rows.transpose(1, 2), weighted.mT).transpose(1, 2) * lower(g.shape[1], g)
+
+
+class _NearPairs(torch.autograd.Function):
+    """:func:`_near_pairs`, which forms its [n, t, i, K] decays again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, rows: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(g, rows, y)
+        return _near_pairs(g, rows, y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        g, rows, y = ctx.saved_tensors
+        d = (d * lower(g.shape[1], g)).transpose(1, 2)  # [n, t, R, i]
+        between, decay = _between(g)
+        weighted = decay * y[:, None]
+        drows = torch.matmul(d, weighted).transpose(1, 2) if ctx.needs_input_grad[1] else None
+        dweighted = torch.matmul(d.mT, rows.transpose(1, 2))
+        dy = decay.mul_(dweighted).sum(1) if ctx.needs_input_grad[2] else None
+        dg = None
+        if ctx.needs_input_grad[0]:
+            dsums = weighted.mul_(dweighted).flatten(1, 2)
+            dg = torch.bmm(between.mT.expand(len(g), -1, -1), dsums).mul_(LN_2)
+        return dg, drows, dy
 
 
 def _advance(x: Tensor) -> Tensor:

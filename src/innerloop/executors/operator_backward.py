@@ -17,6 +17,7 @@ Layout: tiles first, [N, G, c, *] with G = batch * heads, so that one tile of al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -46,6 +47,28 @@ class Rule(NamedTuple):
     restarts: list[Tensor | None]
 
 
+class Scratch:
+    """Buffers by name, allocated once and filled again by every group of tiles: touching fresh memory costs more than
+    most passes over it."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._buffers: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        size = math.prod(shape)
+        flat = self._buffers.get(name)
+        if flat is None or flat.numel() < size:
+            flat = self._buffers[name] = self._like.new_empty(size)
+        return flat[:size].view(shape)
+
+    def like(self, name: str, x: Tensor) -> Tensor:
+        return self(name, *x.shape)
+
+    def scale(self, name: str, x: Tensor, factor: Tensor | None) -> Tensor:
+        return x if factor is None else torch.mul(x, factor, out=self.like(name, x))
+
+
 def lower(c: int, like: Tensor, *, strict: bool = False) -> Tensor:
     return torch.ones(c, c, dtype=like.dtype, device=like.device).tril_(-1 if strict else 0)
 
@@ -62,8 +85,8 @@ def scalar_decay(g: Tensor | None, c: int, like: Tensor, rule: Rule) -> Decay:
         return Decay(strict if rule.read_first else lower(c, like)[None], strict, None, None, None, None)
     # sums[t, i] = g_{i+1} + ... + g_t, added up term by term: no difference of two large sums anywhere. It is zero for
     # i >= t, so no exponent is ever positive, masked or not.
-    sums = (g[:, :, None] * lower(c, g, strict=True)).cumsum(1)
-    pairs = sums.exp2() * lower(c, g)
+    sums = (g[:, :, None] * lower(c, g, strict=True)).cumsum_(1)
+    pairs = sums.exp2_() * lower(c, g)
     start = g.cumsum(1).exp2()[:, :, None]
     shifted = shift_rows(pairs, 0.0), shift_rows(start, 1.0)
     read, start_read = shifted if rule.read_first else (pairs, start)
@@ -82,7 +105,7 @@ def unit_inverse(M: Tensor) -> Tensor:
     """
     n, c, _ = M.shape
     if c <= _LEAF:
-        # X (I + M) = I, row by row: the same numbers as from the left, at half the time on a CPU.
+        # X (I + M) = I, row by row: as exact as from the left, in half the time on a CPU.
         eye = torch.eye(c, dtype=M.dtype, device=M.device).expand(n, c, c)
         return torch.linalg.solve_triangular(M, eye, upper=False, left=False, unitriangular=True)
     h = c // 2
@@ -99,16 +122,17 @@ def unit_inverse(M: Tensor) -> Tensor:
 
 def run_forward(
     z: Tensor, T: Tensor | None, TE: Tensor | None, Wg: Tensor, whole: Tensor | None, inject: Tensor | None, S: Tensor,
-    fresh: Tensor | None, restarts: list[Tensor | None],
+    fresh: Tensor | None, restarts: list[Tensor | None], D: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """D [n, c, V]; fills S[1:] of the states [N + 1, G, K, V] before every tile and after the last."""
     N, G, K, V = S[1:].shape
     c = z.shape[1]
-    D, WgT = z, Wg.mT
+    WgT = Wg.mT
     if T is None:
+        D = z
         torch.bmm(WgT, z, out=S[1:].flatten(0, 1))
     else:
-        D = torch.bmm(T, z)
+        D = torch.bmm(T, z, out=D)
     states, WN = S.unbind(0), WgT.unflatten(0, (N, G)).unbind(0)
     DN, TN = D.view(N, G, c, V).unbind(0), None if TE is None else TE.view(N, G, c, K).unbind(0)
     decays = None if whole is None else whole.unbind(0)
@@ -225,76 +249,87 @@ class TileScan(torch.autograd.Function):
 
 
 def fused_forward(
-    q: Tensor, w: Tensor, u: Tensor, e: Tensor | None, g: Tensor | None, S: Tensor, fresh: Tensor | None, rule: Rule
-) -> Tensor:
+    q: Tensor, w: Tensor, u: Tensor, e: Tensor | None, g: Tensor | None, S: Tensor, fresh: Tensor | None, rule: Rule,
+    new: Scratch,
+) -> Tensor:  # fmt: skip
     """Outputs [n, c, V] of the tiles whose states fill ``S`` [N + 1, G, K, V]; S[0] is given."""
-    decay = scalar_decay(g, q.shape[1], q, rule)
-    wT = w.mT
+    n, c, _ = u.shape
+    decay = scalar_decay(g, c, q, rule)
     T = TE = None
     if e is not None:
-        T = unit_inverse(torch.bmm(e, wT).mul_(decay.erase))
-        TE = torch.bmm(T if decay.start_erase is None else T * decay.start_erase.mT, e)
-    D = run_forward(u, T, TE, scale(w, decay.to_end), tiles(decay.whole, S), None, S, fresh, rule.restarts)
-    o = torch.bmm(q, S[:-1].flatten(0, 1))
+        T = unit_inverse(torch.bmm(e, w.mT, out=new("pairs", n, c, c)).mul_(decay.erase))
+        TE = T if decay.start_erase is None else torch.mul(T, decay.start_erase.mT, out=new("pairs", n, c, c))
+        TE = torch.bmm(TE, e, out=new.like("TE", e))
+    Wg = new.scale("Wg", w, decay.to_end)
+    D = run_forward(u, T, TE, Wg, tiles(decay.whole, S), None, S, fresh, rule.restarts, new.like("D", u))
+    o = torch.bmm(q, S[:-1].flatten(0, 1), out=new.like("o", u))
     if decay.start_read is not None:
         o.mul_(decay.start_read)
-    return o.baddbmm_(torch.bmm(q, wT).mul_(decay.read), D)
+    return o.baddbmm_(torch.bmm(q, w.mT, out=new("pairs", n, c, c)).mul_(decay.read), D)
 
 
 def fused_backward(
     q: Tensor, w: Tensor, u: Tensor, e: Tensor | None, g: Tensor | None, S: Tensor, do: Tensor, dend: Tensor,
-    dfresh: Tensor | None, rule: Rule, need: Sequence[bool],
+    dfresh: Tensor | None, rule: Rule, need: Sequence[bool], new: Scratch,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Gradients of q, w, u, e, g and of S[0]; ``need`` is in the order q, w, u, e, g. Adds to ``dfresh``."""
     need_q, need_w, _, need_e, need_g = need
-    decay = scalar_decay(g, q.shape[1], q, rule)
-    before, dS = S[:-1].flatten(0, 1), torch.empty_like(S)
-    R = torch.bmm(q, w.mT).mul_(decay.read)
-    M = Eg = None
-    D, dz, WT = u, torch.bmm(R.mT, do), scale(w, decay.to_end)
+    n, c, _ = u.shape
+    decay = scalar_decay(g, c, q, rule)
+    gates = GateGradient(n, c, q) if g is not None and need_g else None
+    before, dS = S[:-1].flatten(0, 1), new.like("dS", S)
+    after = dS[1:].flatten(0, 1)
+    R = torch.bmm(q, w.mT, out=new("R", n, c, c)).mul_(decay.read)
+    dz, WT = torch.bmm(R.mT, do, out=new.like("dz", u)), new.scale("Wg", w, decay.to_end)
+    D, Eg, M, side = u, None, None, new.like("V", u)
     if e is not None:
-        M = torch.bmm(e, w.mT).mul_(decay.erase)
+        M = torch.bmm(e, w.mT, out=new("M", n, c, c)).mul_(decay.erase)
         T = unit_inverse(M)
-        Eg = scale(e, decay.start_erase)
-        D = torch.bmm(T, torch.baddbmm(u, Eg, before, alpha=-1))
-        dz, WT = torch.bmm(T.mT, dz), torch.bmm(T.mT, WT)
-    dog = scale(do, decay.start_read)
+        Eg = new.scale("Eg", e, decay.start_erase)
+        torch.baddbmm(u, Eg, before, alpha=-1, out=side)
+        D = torch.bmm(T, side, out=new.like("D", u))
+        dz = torch.bmm(T.mT, dz, out=side)
+        WT = torch.bmm(T.mT, WT, out=new.like("WT", w))
+        side = new.like("dz", u)
+    dog = new.scale("dog", do, decay.start_read)
     torch.bmm(q.mT, dog, out=dS[:-1].flatten(0, 1))
     dS[-1] = dend
     run_backward(dz, WT, Eg, dS, tiles(decay.whole, dS), rule.restarts, dfresh)
     # From here on all tiles at once.
-    after = dS[1:].flatten(0, 1)
-    dq = de = dw = dg = dM = gates = None
-    dR = torch.bmm(do, D.mT)
+    dq = de = dw = dM = None
+    dR = torch.bmm(do, D.mT, out=new("dR", n, c, c))
     if e is not None:
-        dM = torch.bmm(dz, D.mT).neg_()
-    if g is not None and need_g:
-        gates = GateGradient(dR * R, rule.read_first)
+        dM = torch.bmm(dz, D.mT, out=new("dM", n, c, c)).neg_()
+    if gates is not None:
+        gates.add_pairs(R.mul_(dR), rule.read_first)
         if dM is not None:
-            gates.add_pairs(dM * M, not rule.decayed)
+            gates.add_pairs(M.mul_(dM), not rule.decayed)
     dR.mul_(decay.read)
     if dM is not None:
         dM.mul_(decay.erase)
-    if need_q or gates is not None:
-        dq = torch.bmm(dog, before.mT)
-        if gates is not None:
-            gates.add_rows((dq * q).sum(-1), rule.read_first)
-        dq.baddbmm_(dR, w)
-    if e is not None and (need_e or gates is not None):
-        de = torch.bmm(scale(dz, decay.start_erase), before.mT).neg_()
-        if gates is not None:
-            gates.add_rows((de * e).sum(-1), not rule.decayed)
-        de.baddbmm_(dM, w)
     if need_w or gates is not None:
-        dw = torch.bmm(scale(D, decay.to_end), after.mT)
+        Dg = D if decay.to_end is None else torch.mul(D, decay.to_end, out=side)
+        dw = torch.bmm(Dg, after.mT, out=new.like("dw", w))
         if gates is not None:
-            gates.columns = (dw * w).sum(-1)
+            gates.columns = torch.mul(dw, w, out=new.like("K", w)).sum(-1)
         dw.baddbmm_(dR.mT, q)
         if dM is not None:
             dw.baddbmm_(dM.mT, e)
+    if need_q or gates is not None:
+        dq = torch.bmm(dog, before.mT, out=new.like("dq", q))
+        if gates is not None:
+            gates.add_rows(torch.mul(dq, q, out=new.like("K", w)).sum(-1), rule.read_first)
+        dq.baddbmm_(dR, w)
+    if e is not None and (need_e or gates is not None):
+        dzg = dz if decay.start_erase is None else torch.mul(dz, decay.start_erase, out=side)
+        de = torch.bmm(dzg, before.mT, out=new.like("de", e)).neg_()
+        if gates is not None:
+            gates.add_rows(torch.mul(de, e, out=new.like("K", w)).sum(-1), not rule.decayed)
+        de.baddbmm_(dM, w)
+    dg = None
     if gates is not None:
-        dg = gates.total((before * after).sum((1, 2)) * decay.whole[:, 0, 0])
-    return dq, dw, dz, de, dg, dS[0]
+        dg = gates.total(after.mul_(before).sum((1, 2)) * decay.whole[:, 0, 0])  # the last use of dS[1:]
+    return dq, dw, dz, de, dg, dS[0].clone()
 
 
 def tiles(whole: Tensor | None, states: Tensor) -> Tensor | None:
@@ -310,17 +345,14 @@ class GateGradient:
 
     columns: Tensor
 
-    def __init__(self, pairs: Tensor, before_own: bool) -> None:
-        self.pairs = torch.zeros_like(pairs) if before_own else pairs
-        self.rows = pairs.new_zeros(pairs.shape[:2])
-        if before_own:
-            self.add_pairs(pairs, True)
+    def __init__(self, n: int, c: int, like: Tensor) -> None:
+        self.pairs: Tensor | None = None
+        self.rows = like.new_zeros(n, c)
 
     def add_pairs(self, pairs: Tensor, before_own: bool) -> None:
-        if before_own:
-            self.pairs[:, :-1] += pairs[:, 1:]  # token t saw the decays up to t - 1 only
-        else:
-            self.pairs += pairs
+        if before_own:  # token t saw the decays up to t - 1 only
+            pairs = torch.nn.functional.pad(pairs[:, 1:], (0, 0, 0, 1))
+        self.pairs = pairs if self.pairs is None else self.pairs.add_(pairs)
 
     def add_rows(self, rows: Tensor, before_own: bool) -> None:
         if before_own:
@@ -332,5 +364,5 @@ class GateGradient:
         c = self.pairs.shape[1]
         until = lower(c, self.pairs)  # [t, r]: t >= r
         since = lower(c, self.pairs, strict=True).mT  # [i, r]: i < r
-        inside = (torch.matmul(self.pairs.view(-1, c), since).view_as(self.pairs) * until).sum(1)
+        inside = (torch.mm(self.pairs.view(-1, c), since).view_as(self.pairs).mul_(until)).sum(1)
         return inside + self.rows @ until + self.columns @ since + whole[:, None]

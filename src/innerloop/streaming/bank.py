@@ -60,7 +60,9 @@ def check_setting(name: str, setting: Setting) -> None:
         raise ValueError(f"memory={name!r}: pass one of {', '.join(map(repr, MEMORIES))}")
     default = Setting()
     for option, value in vars(setting).items():
-        if option not in (*_READS[name], "fit_intercept", "forgetting_rule", "penalty") and value != getattr(default, option):
+        if option not in (*_READS[name], "fit_intercept", "forgetting_rule", "penalty") and value != getattr(
+            default, option
+        ):
             raise ValueError(f"{option}={value!r}: {name} does not read it; it reads {', '.join(_READS[name])}")
     if setting.forgetting_rule not in RULES:
         raise ValueError(f"forgetting_rule={setting.forgetting_rule!r}: pass one of {', '.join(map(repr, RULES))}")
@@ -69,7 +71,9 @@ def check_setting(name: str, setting: Setting) -> None:
     for option in ("process_noise", "lr", "momentum", "bandwidth"):
         value = getattr(setting, option)
         if value is not None:
-            _number(option, value, 0.0, 1.0 if option == "momentum" else math.inf, open_low=option in ("lr", "bandwidth"))
+            _number(
+                option, value, 0.0, 1.0 if option == "momentum" else math.inf, open_low=option in ("lr", "bandwidth")
+            )
     window = setting.window
     if window is not None and (isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1):
         raise ValueError(f"window={window!r}: pass None (all rows) or an int >= 1")
@@ -142,7 +146,11 @@ class Bank:
             return {"process_noise": self._column(noise)[..., 0], "prior_variance": self._column(prior)[..., 0]}
         if self.name == "nadaraya_watson":
             width = math.sqrt(self.features)
-            return {"bandwidth": self._column([width if s.bandwidth is None else s.bandwidth for s in self.settings])[..., 0]}
+            return {
+                "bandwidth": self._column([width if s.bandwidth is None else s.bandwidth for s in self.settings])[
+                    ..., 0
+                ]
+            }
         return {}
 
     def gates(self, rows: int) -> Gates:
@@ -182,7 +190,13 @@ class Bank:
             X, y = X[1:], y[1:]
         if state is None:
             state = init_state(
-                self.memory, 1, len(self.settings), self.width, self.outputs, initial=self.initial(), dtype=torch.float64
+                self.memory,
+                1,
+                len(self.settings),
+                self.width,
+                self.outputs,
+                initial=self.initial(),
+                dtype=torch.float64,
             )
         step = max(1, BLOCK // len(self.settings))
         with torch.no_grad():
@@ -201,7 +215,9 @@ class Bank:
         [[p I, -p x], [-p x^T, r + p x^T x]]: the limit exists, while no finite prior gives an unpenalised intercept.
         """
         start = self.initial()
-        variance = (start["prior_variance"] + start["process_noise"])[..., None, None]  # one step of the walk came first
+        variance = (start["prior_variance"] + start["process_noise"])[
+            ..., None, None
+        ]  # one step of the walk came first
         column = torch.from_numpy(np.array(x, dtype=np.float64))[:, None]
         H, d = len(self.settings), self.features
         noise = self.memory.parameters["observation_noise"][0]
@@ -233,7 +249,7 @@ class Settled(NamedTuple):
 
 
 def run_settings(name: str, settings: Sequence[Mapping[str, Any]], X: np.ndarray, y: np.ndarray) -> Settled:
-    """Every setting's `StreamingRegressor(name, **options).predict_then_update(X, y)`, as heads of as few scans as can be.
+    """`StreamingRegressor(name, **options).predict_then_update(X, y)` of every setting, as heads of few scans.
 
     Args:
         name: one of `MEMORIES`.
