@@ -27,6 +27,19 @@ def solve_psd(matrix: Tensor, right: Tensor) -> Tensor:
     return torch.where(good, torch.cholesky_solve(right, factor), inverse @ right)
 
 
+def solve_ridge(matrix: Tensor, ridge: Tensor, right: Tensor) -> Tensor:
+    """`(matrix + ridge I)^-1 right` for positive semidefinite matrices [..., K, K] and ridges [...] >= 0.
+
+    A ridge below the matrix's rounding error is raised to it, so that what rounding left of the smallest directions is
+    neither inverted nor differentiated; a zero matrix without a ridge gives 0.
+    """
+    K = matrix.shape[-1]
+    trace = matrix.detach().diagonal(dim1=-2, dim2=-1).sum(-1)
+    lowest = 16 * K * torch.finfo(matrix.dtype).eps * trace
+    diagonal = torch.where(ridge > lowest, ridge, lowest)[..., None].expand(*ridge.shape, K)
+    return solve_psd(matrix + torch.diag_embed(diagonal), right)
+
+
 def cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Lower Cholesky factors [..., K, K] and which of them exist well above rounding error [...]."""
     factor, info = torch.linalg.cholesky_ex(matrix)

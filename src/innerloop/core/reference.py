@@ -17,7 +17,7 @@ from torch import Tensor
 from .architecture import Architecture, Exemplars
 from .axis import Weights
 from .learner import Append, Learner
-from .linalg import solve_psd
+from .linalg import solve_psd, solve_ridge
 from .memory import Gates, Memory
 from .objective import Objective
 from .retention import Retention
@@ -195,22 +195,16 @@ def _read_exemplars(
     p = torch.softmax(logits, -1) * valid[:, None, None, :]  # an overall factor of the weights leaves the fit alone
     if architecture.order == 0:
         return p @ values
-    # min over (b, W) of sum_j w_j |v_j - b - W (k_j - q)|^2 / 2 + penalty |W|^2 / 2, in the unknowns [W; b]
+    # min over (b, W) of sum_j w_j |v_j - b - W^T (k_j - q)|^2 / 2 + penalty |W|^2 / 2. The best intercept of a slope W is
+    # mean(v) - W^T (mean(k) - q), so W solves the centred problem (and only W is small where a penalty alone decides).
     total = torch.where(some[..., 0], torch.logsumexp(logits, -1), torch.zeros_like(logits[..., 0]))
-    relative = parameters["penalty"] * torch.exp(-total)  # the penalty in units of the weights' sum, [B, H, n]
-    design = torch.cat(
-        [
-            keys[:, :, None] - q[:, :, :, None],
-            torch.ones_like(keys[:, :, None, :, :1]).expand(-1, -1, q.shape[2], -1, -1),
-        ],
-        -1,
-    )
-    weighted = p[..., None] * design
-    K = q.shape[-1]
-    ridge = torch.cat([relative[..., None].expand(*relative.shape, K), torch.zeros_like(relative[..., None])], -1)
-    normal = weighted.mT @ design + torch.diag_embed(ridge)
-    fit = solve_psd(normal, weighted.mT @ values[:, :, None])
-    return torch.where(some, fit[..., K, :], torch.zeros_like(fit[..., K, :]))
+    relative = parameters["penalty"] * torch.exp(-total.clamp(min=-80.0))  # in units of the weights' sum, [B, H, n]
+    mean = p @ keys
+    centred = keys[:, :, None] - mean[..., None, :]
+    weighted = p[..., None] * centred
+    W = solve_ridge(weighted.mT @ centred, relative, weighted.mT @ values[:, :, None])
+    b = p @ values - (W.mT @ (mean - q)[..., None])[..., 0]
+    return torch.where(some, b, torch.zeros_like(b))
 
 
 def _note(name: str, memory: Memory, problem: TorchProblem, before: State, after: State) -> Tensor:

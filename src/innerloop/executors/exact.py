@@ -118,8 +118,10 @@ def _fold(memory: Memory, call: Call, chunk: int | None) -> Folded:
             forget = forget if mask is None else forget & mask
             reset = forget if reset is None else reset | forget
             log_decay = log_decay.masked_fill(torch.isneginf(log_decay), 0.0)
+    k = rows(call.k)
+    q = k if call.q is call.k else rows(call.q)  # a prequential call is told by its q being its k
     return Folded(
-        rows(call.q), rows(call.k), rows(call.v), lr, log_decay, mask, reset,
+        q, k, rows(call.v), lr, log_decay, mask, reset,
         {n: body(x) for n, x in call.state.memory.items()}, {n: body(x) for n, x in call.state.initial.items()},
         {n: body(x) for n, x in all_parameters(memory, call.state.parameters, wide, call.q.device).items()},
         chunk, memory.order == "read-write",

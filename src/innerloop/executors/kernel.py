@@ -17,12 +17,14 @@ from torch import Tensor
 
 from ..core.architecture import Exemplars
 from ..core.checks import Call
+from ..core.linalg import solve_ridge
 from ..core.memory import Memory
 from ..core.reference import Result, append
 from ..core.state import all_parameters
 
 SUMMARY = "softmax over the exemplars, in blocks of queries"
 BLOCK = 128
+LINEAR_BLOCK = 32  # queries of a local linear fit, which sees every exemplar from its own centre
 
 
 def why_not(memory: Memory, call: Call | None = None) -> list[str]:
@@ -56,7 +58,7 @@ def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
     scalars = all_parameters(memory, state.parameters, call.q.dtype, device)
     # where every row is packed (no masks, no resets), a capacity bounds the exemplars a block can see
     packed = call.mask is None and call.reset is None and bool(old["valid"].all())
-    size = chunk_size or BLOCK
+    size = chunk_size or (BLOCK if architecture.order == 0 else LINEAR_BLOCK)
     outputs: list[Tensor] = []
     for first in range(0, T, size):
         last = min(first + size, T)
@@ -102,14 +104,14 @@ def _read(
     if architecture.order == 0:
         return output
     total = logits.logsumexp(-1)
-    relative = scalars["penalty"] * (-total).exp()  # the penalty in units of the weights' sum
+    # the penalty in units of the weights' sum (beyond exp(80) of it no slope is left)
+    relative = scalars["penalty"] * (-total.clamp(min=-80.0)).exp()
     mean = p @ keys
-    K = q.shape[-1]
-    products = (keys[..., :, None] * keys[..., None, :]).flatten(-2)
-    second = (p @ products).unflatten(-1, (K, K)) - mean[..., :, None] * mean[..., None, :]
-    eye = torch.eye(K, dtype=q.dtype, device=q.device)
-    r = torch.linalg.solve(second + relative[..., None, None] * eye, (mean - q)[..., None])[..., 0]
-    slope = (keys @ r.mT).mT - (mean * r).sum(-1, keepdim=True)  # (k_j - mean)^T r
+    # around the mean, query by query: a difference of second moments would lose the small one of a sharp kernel
+    centred = keys[:, :, None] - mean[..., None, :]
+    second = (p[..., None] * centred).mT @ centred
+    r = solve_ridge(second, relative, (mean - q)[..., None])
+    slope = (centred @ r)[..., 0]
     return torch.where(some, output - (p * slope) @ values, torch.zeros_like(output))
 
 
