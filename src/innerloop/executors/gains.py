@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .exact import Folded
 
 CHUNK = 32
-GROUP = 4096  # Gram matrices formed at once
+GROUP = 1 << 17  # floats of Gram matrices formed at once: they stay in the cache
 
 
 def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor]]:
@@ -60,16 +60,27 @@ def _regularized(
             excess = torch.where(restart[:, n, None, None], fresh, excess)
         starts.append(excess)
         excess = keep[:, n, -1, None, None] * excess + last[:, n].mT @ k[:, n]
+    if not starts:
+        return k, excess + prior
+    # A_t = keep_t (A - Lambda)_start + sum_i weights_ti k_i k_i^T + Lambda is one product of coefficients and matrices
+    coefficients = torch.cat([keep[..., None], weights, torch.ones_like(keep[..., None])], -1)
     gains: list[Tensor] = []
-    step = max(1, GROUP // max(1, k.shape[0] * k.shape[2]))
+    step = max(1, GROUP // (k.shape[0] * k.shape[2] * K * K))
     for first in range(0, k.shape[1], step):
         here = slice(first, first + step)
         kn = k[:, here]
-        squares = (kn[..., :, None] * kn[..., None, :]).flatten(-2)
-        grams = (weights[:, here] @ squares).unflatten(-1, (K, K)) + prior[:, None, None]
-        grams = grams + keep[:, here, :, None, None] * torch.stack(starts[here], 1)[:, :, None]
+        start = torch.stack(starts[here], 1).flatten(-2)[:, :, None]
+        matrices = torch.cat(
+            [
+                start,
+                (kn[..., :, None] * kn[..., None, :]).flatten(-2),
+                prior.flatten(-2)[:, None, None].expand_as(start),
+            ],
+            2,
+        )
+        grams = (coefficients[:, here] @ matrices).unflatten(-1, (K, K))
         gains.append(solve_psd(grams, (lr[:, here, :, None] * kn)[..., None])[..., 0])
-    return torch.cat(gains, 1) if gains else k, excess + prior
+    return torch.cat(gains, 1), excess + prior
 
 
 def _directional(
@@ -92,10 +103,11 @@ def _directional(
             grams.append(A)
     if not grams:
         return k, A
+    step = max(1, GROUP // (k.shape[0] * k.shape[3] ** 2))
     gains = [
-        solve_psd(torch.stack(grams[i : i + GROUP], 1), right)[..., 0]
+        solve_psd(torch.stack(grams[i : i + step], 1), right)[..., 0]
         for i, right in zip(
-            range(0, len(grams), GROUP), (lr[..., None] * k).flatten(1, 2)[..., None].split(GROUP, 1), strict=True
+            range(0, len(grams), step), (lr[..., None] * k).flatten(1, 2)[..., None].split(step, 1), strict=True
         )
     ]
     return torch.cat(gains, 1).reshape(k.shape), A

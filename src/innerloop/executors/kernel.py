@@ -1,8 +1,8 @@
 """Exemplars by blocks of queries: log-sum-exp softmax, and the local linear correction.
 
     o_t = sum_j p_tj v_j,   p = softmax over the visible exemplars of log w(q_t, k_j)                       order 0
-    o_t = sum_j p_tj v_j (1 - (z_j - z)^T r),   z_j = k_j - q_t,  z = sum_j p_tj z_j,                        order 1
-          (sum_j p_tj (z_j - z)(z_j - z)^T + (penalty / sum w) I) r = z
+    o_t = v - W^T (k - q_t),   k = sum_j p_tj k_j,   v = sum_j p_tj v_j,                                      order 1
+          (sum_j p_tj (k_j - k)(k_j - k)^T + (penalty / sum w) I) W = sum_j p_tj (k_j - k)(v_j - v)^T
 
 Visible to token t: exemplars of its own document (since the last reset), no later than t (before t under read-write),
 among the last `capacity`. Arrays of one block of queries exist at a time.
@@ -36,7 +36,7 @@ def flops(memory: Memory) -> str:
     """Per token and head, n exemplars visible."""
     assert isinstance(memory.architecture, Exemplars)
     zeroth = "2 n (K + V)"
-    return zeroth if memory.architecture.order == 0 else f"{zeroth} + 2 n K^2 + K^3 / 3"
+    return zeroth if memory.architecture.order == 0 else f"{zeroth} + 2 n K (K + V) + K^3 / 3"
 
 
 def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
@@ -107,12 +107,11 @@ def _read(
     # the penalty in units of the weights' sum (beyond exp(80) of it no slope is left)
     relative = scalars["penalty"] * (-total.clamp(min=-80.0)).exp()
     mean = p @ keys
-    # around the mean, query by query: a difference of second moments would lose the small one of a sharp kernel
-    centred = keys[:, :, None] - mean[..., None, :]
-    second = (p[..., None] * centred).mT @ centred
-    r = solve_ridge(second, relative, (mean - q)[..., None])
-    slope = (centred @ r)[..., 0]
-    return torch.where(some, output - (p * slope) @ values, torch.zeros_like(output))
+    # around the means, query by query: a difference of second moments would lose the small one of a sharp kernel
+    centred, around = keys[:, :, None] - mean[..., None, :], values[:, :, None] - output[..., None, :]
+    weighted = p[..., None] * centred
+    W = solve_ridge(weighted.mT @ centred, relative, weighted.mT @ around)
+    return torch.where(some, output - (W.mT @ (mean - q)[..., None])[..., 0], torch.zeros_like(output))
 
 
 def _log_weights(architecture: Exemplars, q: Tensor, keys: Tensor, bandwidth: Tensor) -> Tensor:
