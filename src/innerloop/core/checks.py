@@ -11,7 +11,7 @@ from .architecture import Exemplars
 from .linalg import eager
 from .memory import Gates, Memory
 from .retention import Decay
-from .state import State, init_state
+from .state import State, a_memory, init_state
 
 INFO = ("surprise", "memory_norm")
 
@@ -35,8 +35,7 @@ def prepare(
     mask: Tensor | None, reset: Tensor | None, info: tuple[str, ...] = (),
 ) -> Call:  # fmt: skip
     """Check a call of [B, T, H, ...] tensors, raise half precision, supply the state and scheduled gates."""
-    if not isinstance(memory, Memory):
-        raise TypeError(f"memory={memory!r}: pass a Memory, e.g. innerloop.get('gated_deltanet')")
+    a_memory(memory)
     for name, x in (("q", q), ("k", k), ("v", v)):
         tensor(name, x)
         if x.ndim != 4:
@@ -76,6 +75,7 @@ def prepare(
 
 def prepare_read(memory: Memory, q: Tensor, state: State) -> Call:
     """Check queries [B, T, H, K] against a state."""
+    a_memory(memory)
     tensor("q", q)
     if q.ndim != 4:
         raise ValueError(f"q: shape {list(q.shape)}: wanted [B, T, H, K]")

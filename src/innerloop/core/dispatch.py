@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
+import torch
 from torch import Tensor
 
 from . import checks, reference
@@ -68,7 +69,10 @@ def scan(
         ValueError, TypeError: a wrong shape, dtype, device or gate; nothing has been computed then.
     """
     call = prepare(memory, q, k, v, gates, state, mask, reset, info)
-    result = reference.scan(memory, call.q, call.k, call.v, call.gates, call.state, call.mask, call.reset, call.info)
+    with _precise(call):
+        result = reference.scan(
+            memory, call.q, call.k, call.v, call.gates, call.state, call.mask, call.reset, call.info
+        )
     return _finish(call, result)
 
 
@@ -97,7 +101,9 @@ def chunked(
             raise ValueError(f"executor={name!r} is not exact here: {'; '.join(reasons)}")
     if q.shape[1] == 0 or q.shape[0] == 0:
         name = "loop"
-    return _finish(call, _module(name).run(memory, call, chunk_size))
+    with _precise(call):
+        result = _module(name).run(memory, call, chunk_size)
+    return _finish(call, result)
 
 
 def step(
@@ -122,7 +128,9 @@ def step(
     call = prepare(memory, q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1), lifted, state, masks[0], masks[1], info)
     name, _ = choose(memory, call)
     run: Callable[[Memory, Call], Result] = getattr(_module(name), "step", _module("loop").step)  # type: ignore[attr-defined]
-    output, after, told = _finish(call, run(memory, call))
+    with _precise(call):
+        result = run(memory, call)
+    output, after, told = _finish(call, result)
     return Result(output[:, 0], after, None if told is None else {n: x[:, 0] for n, x in told.items()})
 
 
@@ -132,8 +140,14 @@ def read(memory: Memory, q: Tensor, state: State) -> Tensor:
     Raises ValueError and TypeError for wrong queries or a state of another memory.
     """
     call = checks.prepare_read(memory, q, state)
-    output = reference.read(memory, call.q.transpose(1, 2), call.state).transpose(1, 2)
+    with _precise(call):
+        output = reference.read(memory, call.q.transpose(1, 2), call.state).transpose(1, 2)
     return output.to(call.dtype)
+
+
+def _precise(call: Call) -> torch.autocast:
+    """Autocast would take the products of a float32 state in half precision: it ends at the inputs."""
+    return torch.autocast(call.q.device.type, enabled=False)
 
 
 def _module(name: str) -> Any:

@@ -30,14 +30,15 @@ def solve_psd(matrix: Tensor, right: Tensor) -> Tensor:
 def solve_ridge(matrix: Tensor, ridge: Tensor, right: Tensor) -> Tensor:
     """`(matrix + ridge I)^-1 right` for positive semidefinite matrices [..., K, K] and ridges [...] >= 0.
 
-    A ridge below the matrix's rounding error is raised to it, so that what rounding left of the smallest directions is
-    neither inverted nor differentiated; a zero matrix without a ridge gives 0.
+    Worked in units of the whole, which may be tiny. A ridge below the rounding error of that is raised to it, so that
+    what rounding left of the smallest directions is neither inverted nor differentiated; 0 without a ridge gives 0.
     """
-    K = matrix.shape[-1]
+    K, digits = matrix.shape[-1], torch.finfo(matrix.dtype)
     trace = matrix.detach().diagonal(dim1=-2, dim2=-1).sum(-1)
-    lowest = 16 * K * torch.finfo(matrix.dtype).eps * trace
-    diagonal = torch.where(ridge > lowest, ridge, lowest)[..., None].expand(*ridge.shape, K)
-    return solve_psd(matrix + torch.diag_embed(diagonal), right)
+    unit = (trace + ridge.detach()).clamp(min=digits.tiny**0.5)  # gradients divide by it twice
+    share = (ridge / unit).clamp(min=16 * K * digits.eps)
+    unit = unit[..., None, None]
+    return solve_psd(matrix / unit + torch.diag_embed(share[..., None].expand(*share.shape, K)), right / unit)
 
 
 def cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -195,15 +195,15 @@ def _read_exemplars(
     p = torch.softmax(logits, -1) * valid[:, None, None, :]  # an overall factor of the weights leaves the fit alone
     if architecture.order == 0:
         return p @ values
-    # min over (b, W) of sum_j w_j |v_j - b - W^T (k_j - q)|^2 / 2 + penalty |W|^2 / 2. The best intercept of a slope W is
-    # mean(v) - W^T (mean(k) - q), so W solves the centred problem (and only W is small where a penalty alone decides).
+    # min over (b, W) of sum_j w_j |v_j - b - W^T (k_j - q)|^2 / 2 + penalty |W|^2 / 2. The best intercept of a slope W
+    # is mean(v) - W^T (mean(k) - q), so W solves the centred problem (and W alone is small where the penalty decides).
     total = torch.where(some[..., 0], torch.logsumexp(logits, -1), torch.zeros_like(logits[..., 0]))
     relative = parameters["penalty"] * torch.exp(-total.clamp(min=-80.0))  # in units of the weights' sum, [B, H, n]
-    mean = p @ keys
-    centred = keys[:, :, None] - mean[..., None, :]
+    mean, answer = p @ keys, p @ values
+    centred, around = keys[:, :, None] - mean[..., None, :], values[:, :, None] - answer[..., None, :]
     weighted = p[..., None] * centred
-    W = solve_ridge(weighted.mT @ centred, relative, weighted.mT @ values[:, :, None])
-    b = p @ values - (W.mT @ (mean - q)[..., None])[..., 0]
+    W = solve_ridge(weighted.mT @ centred, relative, weighted.mT @ around)
+    b = answer - (W.mT @ (mean - q)[..., None])[..., 0]
     return torch.where(some, b, torch.zeros_like(b))
 
 

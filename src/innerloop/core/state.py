@@ -164,7 +164,9 @@ def init_state(
 
     Raises:
         ValueError: an unknown name or a wrong shape in `initial`.
+        TypeError: `memory` is no Memory.
     """
+    a_memory(memory)
     given = dict(initial or {})
     for name, size in (("batch", batch), ("heads", heads), ("key_dim", key_dim), ("value_dim", value_dim)):
         if size < 0 or (size == 0 and name != "batch"):
@@ -227,6 +229,12 @@ def init_state(
         window=window if past else {},
         parameters={n: t.expand(batch, heads, *t.shape[2:]) for n, t in parameters.items()},
     )
+
+
+def a_memory(memory: object) -> None:
+    """Refuse what is no memory (a registered name, say)."""
+    if not isinstance(memory, Memory):
+        raise TypeError(f"memory={memory!r}: pass a Memory, e.g. innerloop.get('gated_deltanet')")
 
 
 def all_parameters(

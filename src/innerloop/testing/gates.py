@@ -1,0 +1,225 @@
+"""Gate regimes and hard keys: no decay, strong decay, forgetting all, repeated keys, zero keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.explain import default_gates, stability
+from ..core.learner import GradientFlow, GradientStep, Momentum, Proximal, Ridge
+from ..core.memory import Memory
+from ..core.objective import L2
+from ..core.reference import Result
+from ..core.retention import Decay
+from ..core.state import State
+from .check import Outcome, assert_same, body, check, chunks, outcome, scan, steps
+from .inputs import Draw, Inputs
+from .tolerance import assert_close
+
+WORST = 1e6
+"""Largest condition number of a Ridge row's Gram matrix that is held to the table.
+
+Beyond it two float64 solves by different roads agree to fewer digits than the table asks of either: the answer itself
+is not determined by the inputs' digits. Such cells (strong decay with few or equal keys, which leaves a Gram matrix of
+the last tokens alone) must still be finite.
+"""
+
+
+def condition(memory: Memory, x: Inputs) -> float:
+    """The largest condition number that a Ridge row meets on this call (1 for others)."""
+    learner = memory.learner
+    if not isinstance(learner, Ridge):
+        return 1.0
+    state, worst = x.state(memory), 1.0
+    penalty = state.parameters.get("penalty", torch.tensor(learner.penalty, dtype=torch.float64))
+    for t in range(x.q.shape[1]):
+        state = scan(memory, x.tokens(t, t + 1), state).state
+        A = state.memory["gram"]
+        if learner.rule == "static":
+            A = A + torch.diag_embed(penalty.expand(*A.shape[:-1]))
+        worst = max(worst, float(torch.linalg.cond(A).nan_to_num(float("inf")).max()))
+    return worst
+
+
+def assert_chunked(memory: Memory, x: Inputs, what: str, sizes: tuple[int | None, ...] = (16, None)) -> None:
+    """Chunked against scan, gradients included; cells of worse condition than `WORST` must be finite."""
+    exempt = condition(memory, x) > WORST
+    wanted = None if exempt else outcome(scan, memory, x)
+    for size in sizes:
+        got = outcome(chunks(size), memory, x)
+        if wanted is not None:
+            assert_same(got, wanted, f"{what}, chunk_size={size}")
+        assert_finite(got, f"{what}, chunk_size={size}")
+
+
+def assert_finite(got: Outcome, what: str) -> None:
+    """Output, state and gradients."""
+    for name, t in {"output": got.output, **body(got.state), **got.gradients}.items():
+        assert not t.is_floating_point() or bool(t.isfinite().all()), f"{what}: {name} is not finite"
+
+
+@check
+def decay_regimes(memory: Memory, draw: Draw) -> None:
+    """log_decay 0, tiny, moderate, strong, -inf, and all of them mixed with -1e30."""
+    if "log_decay" not in memory.reads:
+        return
+    for decay in ("0.0", "-1e-3", "-0.1", "-5.0", "-inf", "mixed"):
+        assert_chunked(memory, draw(memory, 40, start="memory", decay=decay), f"log_decay {decay}")
+
+
+@check
+def forgetting_all_starts_anew(memory: Memory, draw: Draw) -> None:
+    """After log_decay = -inf a memory that starts at zero answers as one that never read the tokens before.
+
+    Not where something else than the decayed memory lives on: past surprise, a window, an anchor that is not decayed.
+    """
+    learner = memory.learner
+    undecayed = isinstance(learner, GradientStep) and memory.anchor == "previous" and isinstance(memory.objective, L2)
+    others = isinstance(learner, Momentum) or memory.window > 1 or memory.segment > 1
+    if "log_decay" not in memory.reads or undecayed or others:
+        return
+    x = draw(memory, 30)
+    assert x.gates.log_decay is not None
+    gate = x.gates.log_decay.clone()
+    gate[:, 13] = float("-inf")
+    x = replace(x, gates=x.gates._replace(log_decay=gate))
+    late = x.tokens(13, 30)
+    fresh = outcome(scan, memory, late, gradients=False)
+    for name, run in (("scan", scan), ("chunked", chunks(8)), ("step", steps)):
+        assert_close(outcome(run, memory, x, gradients=False).output[:, 13:], fresh.output, f"{name} after -inf")
+
+
+@check
+def absent_gates_take_their_values(memory: Memory, draw: Draw) -> None:
+    """An absent gate equals its documented value: log_decay 0 (or the schedule's), lr 1, momentum its coefficient."""
+    x = draw(memory, 12)
+    if isinstance(memory.learner, Momentum | GradientStep):
+        x = replace(x, k=x.k / 2)  # lr = 1 must not diverge
+    for name in memory.reads:
+        gate = getattr(x.gates, name)
+        if name == "log_decay" and isinstance(memory.retention, Decay) and memory.retention.schedule:
+            heads = torch.arange(x.q.shape[2], dtype=torch.float64)
+            full = torch.log1p(-(2.0 ** -(5 + heads))).expand_as(gate)
+        else:
+            values = {
+                "lr": 1.0,
+                "log_decay": 0.0,
+                "momentum": getattr(memory.learner, "coefficient", 0.0),
+                "window": 1.0,
+            }
+            full = torch.full_like(gate, values[name])
+        given = replace(x, gates=x.gates._replace(**{name: full}))
+        absent = replace(x, gates=x.gates._replace(**{name: None}))
+        for what, run in (("scan", scan), ("chunked", chunks(5)), ("step", steps)):
+            a, b = (outcome(run, memory, y, gradients=False) for y in (absent, given))
+            if name == "log_decay" and what != "chunked":
+                assert torch.equal(a.output, b.output), f"{what}: log_decay 0 is not exactly no decay"
+            assert_same(a, b, f"{what} without {name}")
+
+
+@check
+def gates_at_their_limits(memory: Memory, draw: Draw) -> None:
+    """lr 0 (nothing is written), momentum exactly 0 and 1, window weights 0: chunked = scan, gradients too."""
+    limits = {"lr": (0.0,), "momentum": (0.0, 1.0), "window": (0.0,)}
+    for name in memory.reads:
+        for value in limits.get(name, ()):
+            x = draw(memory, 20, start="memory")
+            gate = getattr(x.gates, name)
+            some = torch.rand(gate.shape, generator=torch.Generator().manual_seed(3)) < 0.5
+            for what, where in (("everywhere", torch.ones_like(some)), ("here and there", some)):
+                y = replace(x, gates=x.gates._replace(**{name: torch.where(where, value, gate)}))
+                assert_chunked(memory, y, f"{name}={value:g} {what}", sizes=(8,))
+    if "lr" in memory.reads and not memory.learner.buffer_shapes(memory.architecture, 1, 1):
+        x = draw(memory, 10)
+        x = replace(x, gates=x.gates._replace(lr=torch.zeros_like(x.gates.lr)))
+        output = outcome(chunks(4), memory, x, gradients=False).output
+        # not exactly 0: the exact solvers replace the root of a zero weight, which has no derivative, by 1e-15
+        assert float(output.abs().max()) < 1e-25, "a memory that starts at zero and writes nothing reads 0"
+
+
+@check
+def repeated_keys(memory: Memory, draw: Draw) -> None:
+    """Equal unit keys with lr = 1, with and without decay: the triangular systems of a tile are at their worst."""
+    x = draw(memory, 70)
+    key = torch.nn.functional.normalize(x.k[:, :1], dim=-1)
+    x = replace(x, k=key.expand_as(x.k).contiguous())
+    if "lr" in memory.reads:
+        x = replace(x, gates=x.gates._replace(lr=torch.ones_like(x.gates.lr)))
+    decays = ("0.0", "-0.1", "-5.0") if "log_decay" in memory.reads else (None,)
+    for decay in decays:
+        if decay is not None:
+            gate = torch.full_like(x.gates.log_decay, float(decay))
+            x = replace(x, gates=x.gates._replace(log_decay=gate))
+        assert_chunked(memory, x, f"equal keys, log_decay {decay}", sizes=(64, None))
+
+
+@check
+def zero_keys(memory: Memory, draw: Draw) -> None:
+    """All keys zero, and some: finite answers and gradients, equal to scan's."""
+    x = draw(memory, 20, start="parameters")
+    zeros = torch.zeros_like(x.k)
+    sparse = torch.where(torch.arange(20).reshape(1, 20, 1, 1) % 3 == 0, x.k, zeros)
+    for what, keys in (("all keys 0", zeros), ("two of three keys 0", sparse)):
+        assert_chunked(memory, replace(x, k=keys), what, sizes=(8,))
+    assert_chunked(memory, replace(x, q=zeros), "all queries 0", sizes=(8,))
+
+
+@check
+def default_gates_are_legal(memory: Memory, draw: Draw) -> None:
+    """`default_gates` gives gates that the memory takes, and answers that stay finite."""
+    x = draw(memory, 64)
+    B, T, H, K, _ = x.sizes
+    gates = default_gates(memory, B, T, H, K, dtype=torch.float64)
+    assert_finite(
+        outcome(chunks(16), memory, replace(x, gates=gates, k=x.k * K**0.5), gradients=False), "default gates"
+    )
+
+
+@check
+def stability_is_the_growth_seen(memory: Memory, draw: Draw) -> None:
+    """`stability` against the growth of a small difference along the key, measured by running the memory."""
+    linear = (
+        isinstance(memory.learner, GradientStep | Momentum | Proximal | GradientFlow)
+        and memory.window == memory.segment == 1
+    )
+    channel = isinstance(memory.retention, Decay) and memory.retention.per == "channel"
+    x = draw(memory, 6)
+    if not linear or not isinstance(memory.objective, L2) or channel:
+        try:
+            stability(memory, x.k, x.gates)
+        except ValueError:
+            return
+        raise AssertionError("stability of a memory without a growth factor must raise ValueError")
+    x = replace(x, k=3 * x.k)  # some keys beyond the explicit step's limit
+    factor, unstable = stability(memory, x.k, x.gates)
+    assert factor.shape == x.k.shape[:3]
+    assert torch.equal(unstable, factor.abs() > 1 + 4 * torch.finfo(factor.dtype).eps)
+    for t in range(6):
+        token = x.tokens(t, t + 1)
+        seen = _growth(memory, token)
+        mine = factor[:, t].abs() if isinstance(memory.learner, Momentum) else factor[:, t]
+        assert_close(mine, seen, f"factor of token {t}")
+
+
+def _growth(memory: Memory, x: Inputs) -> Tensor:
+    """What one token makes of a difference along its key, [B, H]: the eigenvalue, or with momentum its size."""
+    plain = x.state(memory)
+    along = (
+        x.k[:, 0, :, :, None] / x.k[:, 0].square().sum(-1)[..., None, None] * torch.ones_like(x.v[:, 0, :, None, :1])
+    )
+
+    def moved(state: State) -> list[Tensor]:
+        shifted: Result = scan(memory, x, state)
+        base: Result = scan(memory, x, plain)
+        names = [n for n in body(base.state) if n.startswith(("memory/", "buffers/"))]
+        return [(x.k[:, 0, :, None] @ (body(shifted.state)[n] - body(base.state)[n]))[..., 0, 0] for n in names]
+
+    columns = [moved(replace(plain, memory={"S": plain.memory["S"] + along}))]
+    if not plain.buffers:
+        return columns[0][0]
+    columns.append(moved(replace(plain, buffers={"S": plain.buffers["S"] + along})))
+    steps = torch.stack([torch.stack(c, -1) for c in columns], -1)  # [B, H, 2, 2]
+    return torch.from_numpy(np.abs(np.linalg.eigvals(steps.numpy())).max(-1))
