@@ -9,9 +9,11 @@ those that a plain `check_memory` leaves out. `assert_close` and `TOLERANCES` ar
 
 from __future__ import annotations
 
-from . import arguments, continuing, forms, gates, masks, precision, states  # noqa: F401  (they fill CHECKS)
+from . import arguments, continuing, forms, gates, masks, precision, states
 from .check import CHECKS, SLOW, check_memory
 from .inputs import Draw, Inputs
 from .tolerance import TOLERANCES, assert_close
 
 __all__ = ["CHECKS", "SLOW", "TOLERANCES", "Draw", "Inputs", "assert_close", "check_memory"]
+
+_FAMILIES = (forms, continuing, masks, gates, precision, states, arguments)  # importing them filled CHECKS
