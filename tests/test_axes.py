@@ -41,19 +41,24 @@ def problem(
     initial = {"S": normal(B, H, K, V, seed=3), "gram": 0.5 * torch.eye(K, dtype=torch.float64).expand(B, H, K, K)}
     initial["moment"] = initial["gram"] @ initial["S"]
     return TorchProblem(
-        il.Matrix(),
-        objective or il.L2(),
-        retention or il.Keep(),
-        key,
-        value,
-        il.Gates(**(learner_gates or {})),
-        initial,
-        anchor,
-        anchored_at,
-        scalars,
-        key[:, :, None],
-        value[:, :, None],
-        torch.ones(B, H, 1, dtype=torch.float64),
+        architecture=il.Matrix(),
+        objective=objective or il.L2(),
+        retention=retention or il.Keep(),
+        key=key,
+        value=value,
+        gates=il.Gates(**(learner_gates or {})),
+        initial=initial,
+        anchor=anchor,
+        anchored_at=anchored_at,
+        apply="token",
+        segment=1,
+        position=torch.zeros(B, dtype=torch.int64),
+        scalars=scalars,
+        constants={},
+        keys=key[:, :, None],
+        values=value[:, :, None],
+        gammas=torch.ones(B, H, 1, dtype=torch.float64),
+        own={},
     )
 
 

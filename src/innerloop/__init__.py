@@ -13,25 +13,31 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 _HOMES = {
-    "core.architecture": ("Exemplars", "Matrix"),
+    "core.architecture": ("Architecture", "Exemplars", "MLP", "Matrix", "SwiGLU"),
     "core.dispatch": ("chunked", "read", "scan", "step"),
     "core.explain": ("Explanation", "Stability", "default_gates", "explain", "stability"),
-    "core.learner": ("Append", "GradientFlow", "GradientStep", "Kalman", "Momentum", "Proximal", "Ridge"),
+    "core.features": ("FeatureMap", "Features", "Fourier", "Polynomial", "fourier", "polynomial"),
+    "core.learner": ("GradientLearner", "GradientStep", "Learner", "Momentum"),
     "core.memory": ("GateSpec", "Gates", "Memory"),
-    "core.objective": ("Dot", "L2"),
+    "core.objective": ("Dot", "Huber", "L2", "Lp", "Objective", "Robust"),
+    "core.preconditioned": ("AdaGrad", "Adam", "Diagonal", "Muon", "Shampoo", "newton_schulz"),
     "core.reference": ("Result",),
     "core.registry": ("Exemption", "get", "named", "names"),
-    "core.retention": ("Decay", "Keep"),
+    "core.retention": ("Decay", "ElasticNet", "KL", "Keep", "Lq", "Retention", "RowNorm"),
+    "core.solvers": ("Append", "GradientFlow", "Kalman", "Proximal", "Ridge"),
     "core.state": ("State", "init_state"),
     "streaming": ("StreamingRegressor",),
 }
 _WHERE = {name: home for home, members in _HOMES.items() for name in members}
 
 __all__ = [  # noqa: RUF022  (sorted as the tables above are)
-    "Append", "Decay", "Dot", "Exemplars", "Exemption", "Explanation", "GateSpec", "Gates", "GradientFlow",
-    "GradientStep", "Kalman", "Keep", "L2", "Matrix", "Memory", "Momentum", "Proximal", "Result", "Ridge", "Stability",
-    "State", "StreamingRegressor", "__version__", "chunked", "default_gates", "explain", "get", "init_state", "named",
-    "names", "read", "scan", "stability", "step",
+    "AdaGrad", "Adam", "Append", "Architecture", "Decay", "Diagonal", "Dot", "ElasticNet", "Exemplars", "Exemption",
+    "Explanation", "FeatureMap", "Features", "Fourier", "GateSpec", "Gates", "GradientFlow", "GradientLearner",
+    "GradientStep", "Huber", "KL", "Kalman", "Keep", "L2", "Learner", "Lp", "Lq", "MLP", "Matrix", "Memory",
+    "Momentum", "Muon", "Objective", "Polynomial", "Proximal", "Result", "Retention", "Ridge", "Robust", "RowNorm",
+    "Shampoo", "Stability", "State", "StreamingRegressor", "SwiGLU", "__version__", "chunked", "default_gates",
+    "explain", "fourier", "get", "init_state", "named", "names", "newton_schulz", "polynomial", "read", "scan",
+    "stability", "step",
 ]  # fmt: skip
 
 
@@ -52,14 +58,17 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from .core.architecture import Exemplars, Matrix
+    from .core.architecture import MLP, Architecture, Exemplars, Matrix, SwiGLU
     from .core.dispatch import chunked, read, scan, step
     from .core.explain import Explanation, Stability, default_gates, explain, stability
-    from .core.learner import Append, GradientFlow, GradientStep, Kalman, Momentum, Proximal, Ridge
+    from .core.features import FeatureMap, Features, Fourier, Polynomial, fourier, polynomial
+    from .core.learner import GradientLearner, GradientStep, Learner, Momentum
     from .core.memory import Gates, GateSpec, Memory
-    from .core.objective import L2, Dot
+    from .core.objective import L2, Dot, Huber, Lp, Objective, Robust
+    from .core.preconditioned import AdaGrad, Adam, Diagonal, Muon, Shampoo, newton_schulz
     from .core.reference import Result
     from .core.registry import Exemption, get, named, names
-    from .core.retention import Decay, Keep
+    from .core.retention import KL, Decay, ElasticNet, Keep, Lq, Retention, RowNorm
+    from .core.solvers import Append, GradientFlow, Kalman, Proximal, Ridge
     from .core.state import State, init_state
     from .streaming import StreamingRegressor

@@ -56,7 +56,7 @@ def prepare(
     if info and isinstance(memory.architecture, Exemplars):
         raise ValueError(f"info={info[0]!r}: exemplars have no weights to report on; pass info=()")
     dtype = torch.promote_types(q.dtype, torch.float32)
-    gates = _gates(memory, gates, q, dtype)
+    gates = _gates(memory, gates, q, V, dtype)
     mask, reset = _flags("mask", mask, q), _flags("reset", reset, q)
     if state is None:
         state = init_state(memory, B, H, K, V, dtype=dtype, device=q.device)
@@ -79,12 +79,7 @@ def prepare_read(memory: Memory, q: Tensor, state: State) -> Call:
     tensor("q", q)
     if q.ndim != 4:
         raise ValueError(f"q: shape {list(q.shape)}: wanted [B, T, H, K]")
-    value = (
-        state.memory.get("S", state.memory.get("moment", state.memory.get("values")))
-        if isinstance(state, State)
-        else None
-    )  # pyright: ignore[reportUnnecessaryIsInstance]
-    _state(memory, state, q, -1 if value is None else value.shape[-1])
+    _state(memory, state, q, None)
     dtype = torch.promote_types(torch.promote_types(q.dtype, torch.float32), state_dtype(state))
     state = state.to(dtype=dtype) if state_dtype(state) != dtype else state
     x = q.to(dtype)
@@ -123,13 +118,13 @@ def _flags(name: str, x: Tensor | None, q: Tensor) -> Tensor | None:
     return x
 
 
-def _gates(memory: Memory, gates: Gates | None, q: Tensor, dtype: torch.dtype) -> Gates:
+def _gates(memory: Memory, gates: Gates | None, q: Tensor, value_dim: int, dtype: torch.dtype) -> Gates:
     gates = Gates() if gates is None else gates
     if not isinstance(gates, Gates):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"gates: {type(gates).__name__}: pass innerloop.Gates(lr=..., log_decay=...)")
     specs = {spec.name: spec for spec in memory.gate_specs()}
     B, T, H, K = q.shape
-    sizes = {"B": B, "T": T, "H": H, "K": K, "W": memory.window}
+    sizes = {"B": B, "T": T, "H": H, "K": K, "V": value_dim, "W": memory.window, "3": 3}
     ready: dict[str, Tensor | None] = {}
     for name, gate in zip(Gates._fields, gates, strict=True):
         if gate is None:
@@ -156,16 +151,21 @@ def _gates(memory: Memory, gates: Gates | None, q: Tensor, dtype: torch.dtype) -
     return Gates(**ready)
 
 
-def _state(memory: Memory, state: State, q: Tensor, value_dim: int) -> None:
+def _state(memory: Memory, state: State, q: Tensor, value_dim: int | None) -> None:
+    """Refuse a state of another memory or of other sizes; value_dim None takes the state's own."""
     if not isinstance(state, State):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"state: {type(state).__name__}: pass the State of an earlier call or of init_state")
     if state.kind != memory:
         raise ValueError(f"state: belongs to {state.kind}: wanted the state of {memory}")
     B, _, H, K = q.shape
+    if value_dim is None:
+        last = [layer[0] for layer in memory.architecture.layers[-1:]]
+        value_dim = next((t.shape[-1] for n, t in state.memory.items() if n in ("values", "moment", *last)), 1)
+    shapes = memory.shapes(K, value_dim)
     for name, tensor in state.memory.items():
         if name == "valid":
             continue
-        shape = memory.learner.memory_shapes(memory.architecture, K, value_dim).get(name)
+        shape = shapes.get(name)
         if shape is None:
             shape = (tensor.shape[2], K if name == "keys" else value_dim)
         wanted = (B, H, *shape)

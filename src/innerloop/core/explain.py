@@ -11,10 +11,11 @@ from torch import Tensor
 from . import dispatch, registry
 from .axis import Axis
 from .checks import prepare
-from .learner import GradientFlow, GradientLearner, GradientStep, Proximal
-from .memory import Gates, GateSpec, Memory
+from .learner import GradientStep
+from .memory import Gates, GateSpec, Memory, typical_lr
 from .objective import L2
 from .retention import Decay
+from .solvers import GradientFlow, Proximal
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def state_floats(memory: Memory) -> str:
     K, V = 1009, 10007  # told apart in the shapes below: the formula is read off, not written twice
     terms: list[str] = []
     held = list(learner.memory_shapes(architecture, K, V).values())
-    held += list(learner.buffer_shapes(architecture, K, V).values())
+    held += list(memory.buffer_shapes(K, V).values())
     if memory.segment > 1:
         held += list(architecture.shapes(K, V).values())
     for shape in held:
@@ -123,15 +124,18 @@ def default_gates(
         return torch.full((*size, *more), value, dtype=dtype or torch.float32, device=device)
 
     if "lr" in specs:
-        explicit = isinstance(memory.objective, L2) and isinstance(memory.learner, GradientLearner)
-        slow = 10 if "momentum" in specs else 1
-        made["lr"] = full(1 / (2 * slow * key_dim) if explicit else 1.0)
+        more = (len(memory.architecture.rates),) if memory.architecture.rates else ()
+        made["lr"] = full(typical_lr(memory)[0](key_dim), *more)
     if "log_decay" in specs and not (isinstance(memory.retention, Decay) and memory.retention.schedule):
         made["log_decay"] = full(-0.02, key_dim) if specs["log_decay"].shape.endswith("K]") else full(-0.02)
     if "momentum" in specs:
         made["momentum"] = full(float(specs["momentum"].typical))
     if "window" in specs:
         made["window"] = full(1.0, memory.window)
+    if "delta" in specs:
+        made["delta"] = full(float(specs["delta"].typical))
+    if "precond_lr" in specs:
+        made |= {"precond_lr": full(1.0), "precond_log_decay": full(-0.02)}
     return Gates(**made)
 
 

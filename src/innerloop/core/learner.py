@@ -1,15 +1,11 @@
 """Learners: how the equation is solved at each token.
 
-    GradientStep   m <- keep(m) - lr grad                                        one explicit step
+    GradientStep   m <- keep(m) - lr grad                   one explicit step (or a few, or the segment's running mean)
     Momentum       U <- momentum U - lr grad,   m <- keep(m) + U
-    Proximal       m <- argmin 1/2 |m - keep(m)|^2 + lr loss(m)                  the implicit step
-    GradientFlow   m <- the solution at time lr of dm/ds = -grad loss(m), m(0) = keep(m)
-    Ridge          m  = argmin sum_i lr_i prod_{j>i} f_j |m(k_i) - v_i|^2 / 2 + penalty |m|^2 / 2
-    Kalman         m  = mean of a Gaussian random walk given all pairs so far
-    Append         the pair is kept (Exemplars)
 
-Every `write` states its argmin or flow and solves it densely: these are the oracle's solvers, read by no executor.
-A learner sees the token through a `Problem`, which the interpreting framework supplies.
+Muon, Diagonal, AdaGrad, Adam and Shampoo, which shape the gradient, are in preconditioned.py; Proximal, GradientFlow,
+Ridge, Kalman and Append, which solve exactly, in solvers.py. A learner sees the token through a `Problem`, which the
+interpreting framework supplies.
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ from array_api_compat import array_namespace
 
 from .architecture import Architecture
 from .axis import Array, Axis, Weights, one_of, positive
+from .functions import safe_norm
 from .retention import Retention, expand
 
 
@@ -30,7 +27,7 @@ class Problem(Protocol):
 
     @property
     def key(self) -> Array:
-        """[B, H, K]."""
+        """[B, H, K], after the architecture's feature map."""
         ...
 
     @property
@@ -41,6 +38,11 @@ class Problem(Protocol):
     @property
     def gates(self) -> Any:
         """The token's Gates: [B, H] or [B, H, K] each, or None."""
+        ...
+
+    @property
+    def architecture(self) -> Architecture:
+        """What the memory is, behind the feature map."""
         ...
 
     @property
@@ -63,8 +65,37 @@ class Problem(Protocol):
         """Where a gradient is taken when segment == 1."""
         ...
 
+    @property
+    def apply(self) -> Literal["token", "segment"]:
+        """When what is not linear in the gradient acts."""
+        ...
+
+    @property
+    def position(self) -> Array:
+        """[B], tokens of the segment before this one."""
+        ...
+
+    @property
+    def closes(self) -> Array:
+        """[B], whether the token is the segment's last."""
+        ...
+
+    @property
+    def segment(self) -> int:
+        """Tokens of a segment."""
+        ...
+
+    @property
+    def scalars(self) -> Mapping[str, Array]:
+        """Scalars of the axes by name, [B or 1, H or 1, 1 or K]."""
+        ...
+
     def gradient(self, weights: Weights) -> Weights:
         """The gradient of the loss (of the window, when there is one) at these weights."""
+        ...
+
+    def with_gates(self, **gates: Any) -> Problem:
+        """The same problem under other gates."""
         ...
 
     def parameter(self, name: str) -> Array:
@@ -79,6 +110,10 @@ class Problem(Protocol):
         """The matrix exponential."""
         ...
 
+    def power(self, matrix: Array, exponent: float) -> Array:
+        """A power of symmetric positive matrices."""
+        ...
+
 
 Buffers = Weights
 
@@ -88,28 +123,25 @@ def outer(a: Array, b: Array) -> Array:
     return a[..., :, None] * b[..., None, :]
 
 
-def descend(learner: GradientLearner, problem: Problem, memory: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
-    """One step of any gradient learner: gradient at the anchor, the learner's update, the retention's merge."""
-    decay = problem.gates.log_decay
-    if problem.anchor is not None:
-        at = problem.anchor
-    elif problem.anchored_at == "retained":
-        at = problem.retention.keep(memory, decay, problem.initial)
-    else:
-        at = memory
-    step, buffers = learner.update(problem, problem.gradient(at), buffers)
-    return problem.retention.merge(memory, step, decay, problem.initial), buffers
+def rate(problem: Problem) -> Array:
+    """The step size [B, H] (1 when the gate is absent)."""
+    lr = problem.gates.lr
+    return array_namespace(problem.key).ones_like(problem.key[..., 0]) if lr is None else lr
+
+
+def rates(problem: Problem, weights: Weights) -> Weights:
+    """The step size [B, H] of each weight."""
+    named, lr = problem.architecture.rates, problem.gates.lr
+    if lr is None or lr.ndim == 2:
+        return dict.fromkeys(weights, rate(problem))
+    if not named:  # one for each value channel: it has weighed the error already
+        return dict.fromkeys(weights, array_namespace(lr).ones_like(lr[..., 0]))
+    return {name: lr[..., named.index(name)] for name in weights}
 
 
 def kept_matrix(problem: Problem, memory: Weights) -> Array:
     """The decayed matrix, from which implicit steps and flows start."""
     return problem.retention.keep(memory, problem.gates.log_decay, problem.initial)["S"]
-
-
-def rate(problem: Problem) -> Array:
-    """The step size [B, H] (1 when the gate is absent)."""
-    lr = problem.gates.lr
-    return array_namespace(problem.key).ones_like(problem.key[..., 0]) if lr is None else lr
 
 
 @dataclass(frozen=True)
@@ -142,7 +174,15 @@ class Learner(Axis):
 
 @dataclass(frozen=True)
 class GradientLearner(Learner):
-    """Explicit steps along the gradient: `update` maps the gradient to a step."""
+    """Explicit steps along the gradient: `update` maps the gradient to a step, `write` is `descend`."""
+
+    #: whether the step is linear in the gradient; if not, `apply` says when it is taken
+    linear: ClassVar[bool] = False
+
+    @property
+    def weighs_inside(self) -> bool:
+        """Whether step sizes weigh the gradients before what is not linear, so that the step has none of its own."""
+        return False
 
     def update(self, problem: Problem, gradient: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
         """The step added to the retained memory, and the next buffers."""
@@ -150,33 +190,70 @@ class GradientLearner(Learner):
 
     def write(self, problem: Problem, memory: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
         """`descend`."""
+        from .descent import descend
+
         return descend(self, problem, memory, buffers)
 
 
 @dataclass(frozen=True)
-class GradientStep(GradientLearner):
-    """`-lr grad`: linear attention (with Dot), the delta rule (with L2)."""
+class LinearLearner(GradientLearner):
+    """A step that is linear in the gradient (unless it is clipped).
 
-    def update(self, problem: Problem, gradient: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
-        """`-lr g`."""
-        lr = rate(problem)
-        return {name: -expand(lr, g) * g for name, g in gradient.items()}, buffers
+    per: "head" has one step size [B, T, H]; "channel" one for each value channel, [B, T, H, V]: it weighs the error
+        before it goes backward through the memory (Longhorn's beta, the per-channel gates of Miras).
+    max_norm: the gradient over all weights is cut to this norm when it is longer (None: it is not).
+    """
+
+    linear: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class Momentum(GradientLearner):
+class GradientStep(LinearLearner):
+    """`-lr grad`: linear attention (with Dot), the delta rule (with L2).
+
+    num_steps: steps on each token, each at the memory that the one before left; the past decays once.
+    average: within a segment the *mean* gradient is followed, `m_t = m_anchor - scale_t sum_{j<=t} lr_j g_j`, with the
+        gate `scale` 1/i by default at the segment's i-th token (TTT's code).
+    per, max_norm: see `LinearLearner`.
+    """
+
+    num_steps: int = 1
+    average: bool = False
+    per: Literal["head", "channel"] = "head"
+    max_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_steps, int) or isinstance(self.num_steps, bool) or self.num_steps < 1:
+            raise ValueError(f"GradientStep(num_steps={self.num_steps!r}): pass an int >= 1")
+        if self.average and self.num_steps > 1:
+            raise ValueError(f"GradientStep(num_steps={self.num_steps!r}): a running mean takes one gradient per token")
+        check_step("GradientStep", self.per, self.max_norm)
+
+    def buffer_shapes(self, architecture: Architecture, key_dim: int, value_dim: int) -> dict[str, tuple[int, ...]]:
+        """With `average`, the segment's sum of `lr grad`, under the weight's name."""
+        return architecture.shapes(key_dim, value_dim) if self.average else {}
+
+    def update(self, problem: Problem, gradient: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
+        """`-lr g`."""
+        lr = rates(problem, gradient)
+        return {name: -expand(lr[name], g) * g for name, g in gradient.items()}, buffers
+
+
+@dataclass(frozen=True)
+class Momentum(LinearLearner):
     """`U <- momentum U - lr grad`, added to the memory (Titans, equations (9), (10)).
 
-    coefficient: the momentum when the gate is absent.
+    coefficient: the momentum when the gate is absent. per, max_norm: see `LinearLearner`.
     """
 
     gates: ClassVar[tuple[str, ...]] = ("lr", "momentum")
     coefficient: float = 0.9
+    per: Literal["head", "channel"] = "head"
+    max_norm: float | None = None
 
     def __post_init__(self) -> None:
-        positive("Momentum", "coefficient", self.coefficient, zero=True)
-        if self.coefficient > 1:
-            raise ValueError(f"Momentum(coefficient={self.coefficient!r}): pass a number in [0, 1]")
+        check_coefficient("Momentum", self.coefficient)
+        check_step("Momentum", self.per, self.max_norm)
 
     def buffer_shapes(self, architecture: Architecture, key_dim: int, value_dim: int) -> dict[str, tuple[int, ...]]:
         """The past surprise U of each weight, under the weight's name."""
@@ -184,167 +261,37 @@ class Momentum(GradientLearner):
 
     def update(self, problem: Problem, gradient: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
         """`U`, which is both the step and the next buffer."""
-        lr, momentum = rate(problem), problem.gates.momentum
-        past = {n: (self.coefficient if momentum is None else expand(momentum, u)) * u for n, u in buffers.items()}
-        step = {name: past[name] - expand(lr, g) * g for name, g in gradient.items()}
+        lr, past = rates(problem, gradient), carried(problem, self.coefficient, buffers)
+        step = {name: past[name] - expand(lr[name], g) * g for name, g in gradient.items()}
         return step, step
 
 
-@dataclass(frozen=True)
-class Proximal(Learner):
-    """The implicit step, `(I + lr k k^T) S = keep(S) + lr k v^T` (Longhorn, equation (5) and theorem 3.1)."""
-
-    def write(self, problem: Problem, memory: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
-        """Solve the normal equations of the proximal problem."""
-        key, lr = problem.key, rate(problem)
-        eye = array_namespace(key).eye(key.shape[-1], dtype=key.dtype, device=key.device)
-        weighted = expand(lr, key) * key
-        right = kept_matrix(problem, memory) + outer(weighted, problem.value)
-        return {"S": problem.solve(eye + outer(weighted, key), right)}, buffers
+def carried(problem: Problem, coefficient: float, buffers: Buffers) -> Buffers:
+    """The buffers times the momentum gate, or the coefficient when the gate is absent."""
+    momentum = problem.gates.momentum
+    return {n: (coefficient if momentum is None else expand(momentum, u)) * u for n, u in buffers.items()}
 
 
-@dataclass(frozen=True)
-class GradientFlow(Learner):
-    """The gradient flow of 1/2 |S^T k - v|^2, followed for time `lr` (EFLA).
-
-    `d/ds [S; I] = [[-k k^T, k v^T], [0, 0]] [S; I]`, so one matrix exponential of size K + V gives S.
-    """
-
-    def write(self, problem: Problem, memory: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
-        """Exponentiate the flow's generator."""
-        key, value = problem.key, problem.value
-        xp = array_namespace(key)
-        K = key.shape[-1]
-        S = kept_matrix(problem, memory)
-        top = xp.concat([-outer(key, key), outer(key, value)], axis=-1)
-        bottom = xp.concat([0 * outer(value, key), 0 * outer(value, value)], axis=-1)
-        flow = problem.expm(expand(rate(problem), top) * xp.concat([top, bottom], axis=-2))
-        return {"S": xp.matmul(flow[..., :K, :K], S) + flow[..., :K, K:]}, buffers
+def clipped(gradient: Weights, max_norm: float | None) -> Weights:
+    """The gradient, cut to a norm over all weights together."""
+    if max_norm is None:
+        return gradient
+    xp = array_namespace(*gradient.values())
+    norms = [safe_norm(g.reshape((*g.shape[:2], -1)), (-1,)) for g in gradient.values()]
+    norm = safe_norm(xp.concat(norms, axis=-1), (-1,))[..., 0]
+    factor = max_norm / xp.where(norm > max_norm, norm, max_norm * xp.ones_like(norm))
+    return {name: expand(factor, g) * g for name, g in gradient.items()}
 
 
-@dataclass(frozen=True)
-class Ridge(Learner):
-    """Exact least squares; `lr` is the weight of the pair, `f = exp(log_decay)` the evidence kept per token.
-
-    rule "exponential"  A <- f A + lr k k^T,                        b <- f b + lr k v^T     A_0 = penalty I: classic RLS
-         "static"       the same from A_0 = 0, read with A + penalty I                      Mesa: the prior never decays
-         "regularized"  A <- f A + (1 - f) penalty I + lr k k^T,    w <- w + lr A^-1 k (v - w^T k)^T
-         "directional"  A <- A - (1 - f) A k k^T A / (k^T A k) + lr k k^T,  w likewise      Cao and Schwartz (2000)
-
-    The memory is the Gram matrix A and the moment `b = A w`. `log_decay = -inf` restores the prior.
-    A penalty may be overridden per channel and contain zeros; a singular A reads the minimum-norm solution.
-    """
-
-    parameters: ClassVar[dict[str, str]] = {"penalty": "HK"}
-
-    penalty: float = 1.0
-    rule: Literal["exponential", "static", "regularized", "directional"] = "exponential"
-
-    def __post_init__(self) -> None:
-        positive("Ridge", "penalty", self.penalty, zero=True)
-        one_of("Ridge", "rule", self.rule, ("exponential", "static", "regularized", "directional"))
-
-    def memory_shapes(self, architecture: Architecture, key_dim: int, value_dim: int) -> dict[str, tuple[int, ...]]:
-        """`gram: (K, K)` and `moment: (K, V)`."""
-        return {"gram": (key_dim, key_dim), "moment": (key_dim, value_dim)}
-
-    def start(self, eye: Array, parameters: dict[str, Array]) -> Weights:
-        """The prior's Gram matrix `diag(penalty)`; zero under "static", whose prior stands apart."""
-        return {} if self.rule == "static" else {"gram": parameters["penalty"][..., None] * eye}
-
-    def write(self, problem: Problem, memory: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
-        """One step of the rule."""
-        xp = array_namespace(problem.key)
-        key, value, lr = problem.key, problem.value, rate(problem)
-        A, b = memory["gram"], memory["moment"]
-        decay = problem.gates.log_decay
-        f = xp.ones_like(lr) if decay is None else xp.exp(decay)
-        if decay is not None:
-            forget = xp.isinf(decay)
-            A = xp.where(expand(forget, A), problem.initial["gram"], A)
-            b = xp.where(expand(forget, b), problem.initial["moment"], b)
-            f = xp.where(forget, xp.ones_like(f), f)
-        weighted = expand(lr, key) * key
-        if self.rule in ("exponential", "static"):
-            A = expand(f, A) * A + outer(weighted, key)
-            return {"gram": A, "moment": expand(f, b) * b + outer(weighted, value)}, buffers
-        w = problem.solve(A, b)
-        eye = xp.eye(key.shape[-1], dtype=key.dtype, device=key.device)
-        if self.rule == "regularized":
-            A = expand(f, A) * A + expand(1 - f, A) * (problem.parameter("penalty")[..., None] * eye)
-        else:
-            Ak = xp.matmul(A, key[..., None])[..., 0]
-            excitation = xp.sum(key * Ak, axis=-1)
-            excited = excitation > 0
-            share = xp.where(excited, (1 - f) / xp.where(excited, excitation, xp.ones_like(f)), xp.zeros_like(f))
-            A = A - expand(share, A) * outer(Ak, Ak)
-        A = A + outer(weighted, key)
-        residual = value - xp.matmul(xp.matrix_transpose(w), key[..., None])[..., 0]
-        return {"gram": A, "moment": xp.matmul(A, w) + outer(weighted, residual)}, buffers
-
-    def weights(self, memory: Weights, parameters: Mapping[str, Array], solve: Any) -> Weights:
-        """`w = A^-1 b`, with the penalty added under "static"."""
-        A = memory["gram"]
-        if self.rule == "static":
-            xp = array_namespace(A)
-            A = A + parameters["penalty"][..., None] * xp.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-        return {"S": solve(A, memory["moment"])}
+def check_coefficient(owner: str, value: float) -> None:
+    """Refuse a momentum outside [0, 1]."""
+    positive(owner, "coefficient", value, zero=True)
+    if value > 1:
+        raise ValueError(f"{owner}(coefficient={value!r}): pass a number in [0, 1]")
 
 
-@dataclass(frozen=True)
-class Kalman(Learner):
-    """The Kalman filter of `w_t = w_{t-1} + N(0, process_noise I)`, `v_t = w_t^T k_t + N(0, observation_noise)`.
-
-        P <- P + process_noise I,   g = P k / (observation_noise / lr + k^T P k)
-        S <- S + g (v - S^T k)^T,   P <- P - g k^T P
-
-    Starts at S = 0, P = prior_variance I; with process noise 0 it is recursive least squares (Kalman 1960).
-    """
-
-    parameters: ClassVar[dict[str, str]] = {"process_noise": "HK", "observation_noise": "H", "prior_variance": "HK"}
-
-    process_noise: float = 1e-3
-    observation_noise: float = 1.0
-    prior_variance: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive("Kalman", "process_noise", self.process_noise, zero=True)
-        positive("Kalman", "observation_noise", self.observation_noise)
-        positive("Kalman", "prior_variance", self.prior_variance)
-
-    def memory_shapes(self, architecture: Architecture, key_dim: int, value_dim: int) -> dict[str, tuple[int, ...]]:
-        """`S: (K, V)` and `covariance: (K, K)`."""
-        return {"S": (key_dim, value_dim), "covariance": (key_dim, key_dim)}
-
-    def start(self, eye: Array, parameters: dict[str, Array]) -> Weights:
-        """`prior_variance I`."""
-        return {"covariance": parameters["prior_variance"][..., None] * eye}
-
-    def write(self, problem: Problem, memory: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
-        """Predict, then condition on the pair."""
-        xp = array_namespace(problem.key)
-        key, lr = problem.key, rate(problem)
-        eye = xp.eye(key.shape[-1], dtype=key.dtype, device=key.device)
-        P = memory["covariance"] + problem.parameter("process_noise")[..., None] * eye
-        Pk = xp.matmul(P, key[..., None])[..., 0]
-        # multiplied through by lr, so that a pair of weight 0 writes nothing instead of dividing by it
-        spread = (lr * xp.sum(key * Pk, axis=-1))[..., None]
-        gain = expand(lr, Pk) * Pk / (problem.parameter("observation_noise") + spread)
-        S = memory["S"]
-        residual = problem.value - xp.matmul(xp.matrix_transpose(S), key[..., None])[..., 0]
-        return {"S": S + outer(gain, residual), "covariance": P - outer(gain, Pk)}, buffers
-
-    def weights(self, memory: Weights, parameters: Mapping[str, Array], solve: Any) -> Weights:
-        """The mean."""
-        return {"S": memory["S"]}
-
-
-@dataclass(frozen=True)
-class Append(Learner):
-    """Keep the pair itself: the exact solver of `Exemplars`, whose memory grows."""
-
-    gates: ClassVar[tuple[str, ...]] = ()
-
-    def memory_shapes(self, architecture: Architecture, key_dim: int, value_dim: int) -> dict[str, tuple[int, ...]]:
-        """Nothing of fixed size: `keys`, `values` and `valid` grow."""
-        return {}
+def check_step(owner: str, per: str, max_norm: float | None) -> None:
+    """Refuse what is no granularity of the step size, or no norm."""
+    one_of(owner, "per", per, ("head", "channel"))
+    if max_norm is not None:
+        positive(owner, "max_norm", max_norm)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -63,3 +65,40 @@ def segment_sums(gate: Tensor) -> Tensor:
     later = t[:, None] > t[None, :]
     terms = torch.where(later, gate[..., :, None], torch.zeros((), dtype=gate.dtype, device=gate.device))
     return terms.cumsum(-2).masked_fill(t[:, None] < t[None, :], float("-inf"))
+
+
+class _Power(torch.autograd.Function):
+    """`matrix^exponent` of symmetric positive matrices, whose derivative has no trouble with equal eigenvalues.
+
+    In the eigenbasis, `d f(A)_ij = dA_ij (f(x_i) - f(x_j)) / (x_i - x_j)`, and f'(x_i) where x_i = x_j (Daleckii and
+    Krein): no difference of eigenvectors is ever divided by a small gap.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, exponent: float) -> Tensor:
+        wide = matrix.to(torch.float64)
+        x, vectors = torch.linalg.eigh(wide)
+        x = x.clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
+        ctx.save_for_backward(x, vectors)
+        ctx.exponent, ctx.dtype = exponent, matrix.dtype
+        return ((vectors * x[..., None, :] ** exponent) @ vectors.mT).to(matrix.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        x, vectors = ctx.saved_tensors
+        p = ctx.exponent
+        a, b = x[..., :, None], x[..., None, :]
+        larger, ratio = torch.maximum(a, b), torch.minimum(a, b) / torch.maximum(a, b)
+        # (a^p - b^p) / (a - b) = larger^(p-1) (1 - ratio^p) / (1 - ratio), by expm1 and log1p of the small gap
+        gap = torch.log(ratio)
+        equal = gap == 0
+        safe = torch.where(equal, -torch.ones_like(gap), gap)
+        slope = torch.where(equal, torch.full_like(gap, p), torch.expm1(p * safe) / torch.expm1(safe))
+        grad = vectors.mT @ grads[0].to(torch.float64) @ vectors
+        grad = vectors @ (grad * larger ** (p - 1) * slope) @ vectors.mT
+        return ((grad + grad.mT) / 2).to(ctx.dtype), None
+
+
+def power(matrix: Tensor, exponent: float) -> Tensor:
+    """`matrix^exponent` of symmetric positive matrices [..., K, K], differentiable once; in float64 inside."""
+    return _Power.apply(matrix, exponent)  # pyright: ignore

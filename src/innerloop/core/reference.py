@@ -16,11 +16,12 @@ from torch import Tensor
 
 from .architecture import Architecture, Exemplars
 from .axis import Weights
-from .learner import Append, Learner
-from .linalg import solve_psd, solve_ridge
+from .learner import Learner
+from .linalg import power, solve_psd, solve_ridge
 from .memory import Gates, Memory
 from .objective import Objective
 from .retention import Retention
+from .solvers import Append
 from .state import State, all_parameters
 
 
@@ -36,7 +37,7 @@ class Result(NamedTuple):
 class TorchProblem:
     """One token for a learner, in PyTorch. See `learner.Problem`."""
 
-    architecture: Architecture
+    architecture: Architecture  # behind the feature map
     objective: Objective
     retention: Retention
     key: Tensor
@@ -45,23 +46,52 @@ class TorchProblem:
     initial: Weights
     anchor: Weights | None
     anchored_at: Literal["previous", "retained"]
-    parameters: Mapping[str, Tensor]
+    apply: Literal["token", "segment"]
+    segment: int
+    position: Tensor
+    scalars: Mapping[str, Tensor]
+    constants: Weights  # the outer parameters, which no learner sees
     keys: Tensor  # [B, H, W, K]: the window, oldest first (W = 1: the pair itself)
     values: Tensor
     gammas: Tensor  # [B, H, W]: its weights, 0 where there is no pair yet
+    own: Mapping[str, Tensor]  # the objective's scalars, [B, H, W or 1]
+    channel_rates: Tensor | None = None  # [B, H, V]: step sizes that weigh the error
+
+    @property
+    def closes(self) -> Tensor:
+        """Whether the token is the segment's last."""
+        return self.position == self.segment - 1
 
     def gradient(self, weights: Weights) -> Weights:
         """Gradient of the window's loss by autograd (works under no_grad, and is itself differentiable)."""
+        rates = self.channel_rates
+        if rates is None:
+            return torch.func.grad(self._loss)(weights)
+        # the chain rule with the loss's own gradient weighed channel by channel
+        error = -torch.func.grad(lambda p: (self.gammas * self._losses(p)).sum())(self._answers(weights))
+        return torch.func.grad(lambda w: -(self._answers(w) * rates[..., None, :] * error).sum())(weights)
 
-        def loss(w: Weights) -> Tensor:
-            losses = self.objective.loss(self.architecture.apply(w, self.keys), self.values)
-            return (self.gammas * losses).sum()
+    def surprise(self, weights: Weights) -> Weights:
+        """The gradient of the loss itself, whatever the step sizes."""
+        return torch.func.grad(self._loss)(weights)
 
-        return torch.func.grad(loss)(weights)
+    def _answers(self, weights: Weights) -> Tensor:
+        return self.architecture.apply({**self.constants, **weights}, self.keys)
+
+    def _losses(self, predictions: Tensor) -> Tensor:
+        given = (self.own,) if self.own else ()
+        return self.objective.loss(predictions, self.values, *given)
+
+    def _loss(self, weights: Weights) -> Tensor:
+        return (self.gammas * self._losses(self._answers(weights))).sum()
+
+    def with_gates(self, **gates: Any) -> TorchProblem:
+        """The same token under other gates."""
+        return replace(self, gates=self.gates._replace(**gates))
 
     def parameter(self, name: str) -> Tensor:
         """[B or 1, H or 1, K or 1]."""
-        return self.parameters[name]
+        return self.scalars[name]
 
     def solve(self, matrix: Tensor, right: Tensor) -> Tensor:
         """`solve_psd`."""
@@ -70,6 +100,10 @@ class TorchProblem:
     def expm(self, matrix: Tensor) -> Tensor:
         """`torch.linalg.matrix_exp`."""
         return torch.linalg.matrix_exp(matrix)
+
+    def power(self, matrix: Tensor, exponent: float) -> Tensor:
+        """`linalg.power`."""
+        return power(matrix, exponent)
 
 
 def scan(
@@ -98,8 +132,25 @@ def read(memory: Memory, q: Tensor, state: State) -> Tensor:
     parameters = all_parameters(memory, state.parameters, q.dtype, q.device)
     if isinstance(memory.architecture, Exemplars):
         return _read_exemplars(memory.architecture, q, state.memory, parameters)
-    weights = memory.learner.weights(dict(state.memory), parameters, solve_psd)
-    return memory.architecture.apply(weights, q)
+    return memory.architecture.apply(read_weights(memory, state, parameters), q)
+
+
+def read_weights(memory: Memory, state: State, parameters: Mapping[str, Tensor]) -> Weights:
+    """The weights that a read uses: the solver's, through the retention's link; the outer parameters with them.
+
+    With apply="segment" they are those of the segment's start until its last token has been written.
+    """
+    held, constants = split(memory, state.memory)
+    if memory.apply == "segment" and memory.segment > 1:
+        held = _choose(state.position == 0, held, state.anchor)
+    weights = memory.learner.weights(held, parameters, solve_psd)
+    return {**constants, **memory.retention.link(weights, parameters)}
+
+
+def split(memory: Memory, entries: Mapping[str, Tensor]) -> tuple[Weights, Weights]:
+    """What is written, and the outer parameters."""
+    outer = memory.architecture.constants(1, 1)
+    return {n: t for n, t in entries.items() if n not in outer}, {n: t for n, t in entries.items() if n in outer}
 
 
 def _token(
@@ -111,7 +162,8 @@ def _token(
         state = _restored(state, reset)  # (1)
     before = state
     if memory.segment > 1:
-        state = replace(state, anchor=_choose(state.position == 0, state.memory, state.anchor))  # (2)
+        held, _ = split(memory, state.memory)
+        state = replace(state, anchor=_choose(state.position == 0, held, state.anchor))  # (2)
     problem, state = _problem(memory, k, v, gates, state)  # (3)
     written = _write(memory, problem, state, mask)  # (4)
     written = replace(written, position=(state.position + 1) % memory.segment)  # (6)
@@ -127,23 +179,49 @@ def _token(
 
 def _problem(memory: Memory, k: Tensor, v: Tensor, gates: Gates, state: State) -> tuple[TorchProblem, State]:
     """The token's problem, and the state with the pair in its window."""
+    parameters = all_parameters(memory, state.parameters, k.dtype, k.device)
     keys, values = k[:, :, None], v[:, :, None]
     gammas = torch.ones_like(k[..., :1])
+    own = {name: parameters[name] for name in memory.objective.parameters}
+    own |= {n: g[..., None] for n in memory.objective.gates if (g := getattr(gates, n)) is not None}
     if memory.window > 1:
-        keys = torch.cat([state.window["keys"], keys], 2)
-        values = torch.cat([state.window["values"], values], 2)
-        valid = torch.cat([state.window["valid"], torch.ones_like(state.window["valid"][:, :1])], 1)
+        past = state.window
+        keys, values = torch.cat([past["keys"], keys], 2), torch.cat([past["values"], values], 2)
+        valid = torch.cat([past["valid"], torch.ones_like(past["valid"][:, :1])], 1)
         # the gate counts back from the token (gamma of t, t-1, ...), the window is kept oldest first
         gammas = gammas.expand(*k.shape[:2], memory.window) if gates.window is None else gates.window.flip(-1)
         gammas = gammas * valid[:, None, :]
+        for name in memory.objective.gates:
+            own[name] = torch.cat([past[name], own[name].expand(*k.shape[:2], 1)], 2)
         window = {"keys": keys[:, :, 1:], "values": values[:, :, 1:], "valid": valid[:, 1:]}
+        window |= {name: own[name][:, :, 1:] for name in memory.objective.gates}
         state = replace(state, window=window)
-    parameters = all_parameters(memory, state.parameters, k.dtype, k.device)
-    anchor = dict(state.anchor) if memory.segment > 1 else None
+        # a place without a pair weighs 0; its threshold must not be 0 / 0 in a gradient
+        own |= {n: torch.where(valid[:, None], own[n], torch.ones_like(own[n])) for n in memory.objective.gates}
+    _, constants = split(memory, state.memory)
+    initial, _ = split(memory, state.initial)
+    embed = memory.architecture.embed
     problem = TorchProblem(
-        memory.architecture, memory.objective, memory.retention, k, v, gates, dict(state.initial), anchor,
-        memory.anchor, parameters, keys, values, gammas,
-    )  # fmt: skip
+        architecture=memory.architecture.parametric,
+        objective=memory.objective,
+        retention=memory.retention,
+        key=embed(constants, k[:, :, None])[:, :, 0],
+        value=v,
+        gates=gates,
+        initial=initial,
+        anchor=dict(state.anchor) if memory.segment > 1 else None,
+        anchored_at=memory.anchor,
+        apply=memory.apply,
+        segment=memory.segment,
+        position=state.position,
+        scalars=parameters,
+        constants=constants,
+        keys=embed(constants, keys),
+        values=values,
+        gammas=gammas,
+        own=own,
+        channel_rates=gates.lr if memory.rate_per == "channel" else None,
+    )
     return problem, state
 
 
@@ -151,8 +229,9 @@ def _write(memory: Memory, problem: TorchProblem, state: State, mask: Tensor | N
     if isinstance(memory.learner, Append):
         return replace(state, memory=append(state.memory, problem.keys, problem.values, mask, memory.architecture))
     learner: Learner = memory.learner
-    written, buffers = learner.write(problem, dict(state.memory), dict(state.buffers))
-    return replace(state, memory=written, buffers=buffers)
+    held, constants = split(memory, state.memory)
+    written, buffers = learner.write(problem, held, dict(state.buffers))
+    return replace(state, memory={**written, **constants}, buffers=buffers)
 
 
 def append(
@@ -211,10 +290,10 @@ def _note(name: str, memory: Memory, problem: TorchProblem, before: State, after
     """`surprise`: norm of the gradient of the loss at the memory before the write (at the anchor in a segment).
     `memory_norm`: Frobenius norm of the weights after it."""
     if name == "memory_norm":
-        weights = memory.learner.weights(dict(after.memory), problem.parameters, solve_psd)
+        weights = split(memory, read_weights(memory, after, problem.scalars))[0]
     else:
-        at = problem.anchor or memory.learner.weights(dict(before.memory), problem.parameters, solve_psd)
-        weights = problem.gradient(at)
+        at = problem.anchor or memory.learner.weights(split(memory, before.memory)[0], problem.scalars, solve_psd)
+        weights = problem.surprise(memory.retention.link(at, problem.scalars))
     return torch.stack([w.flatten(2).square().sum(-1) for w in weights.values()]).sum(0).sqrt()
 
 
@@ -252,7 +331,7 @@ def _restored(state: State, reset: Tensor) -> State:
         state,
         memory=_choose(reset, state.initial, state.memory),
         buffers=_choose(reset, zeros, state.buffers),
-        anchor=_choose(reset, state.initial, state.anchor) if state.anchor else {},
+        anchor=_choose(reset, {n: state.initial[n] for n in state.anchor}, state.anchor),
         window=window,
         position=_pick(reset, torch.zeros_like(state.position), state.position),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -32,13 +33,14 @@ class State:
     """What a memory has become. Nothing is updated in place: every call returns a new state.
 
     kind: the memory value that this state belongs to.
-    memory: what is read: `{"S": [B, H, K, V]}`, `{"gram", "moment"}`, `{"S", "covariance"}` or, for exemplars,
-        `{"keys": [B, H, n, K], "values": [B, H, n, V], "valid": [B, n]}`.
+    memory: what is read: `{"S": [B, H, K, V]}`, `{"weight_0", "bias_0", ...}`, `{"gram", "moment"}`,
+        `{"S", "covariance"}` or, for exemplars, `{"keys": [B, H, n, K], "values": [B, H, n, V], "valid": [B, n]}`;
+        under Lq and KL the dual variables; and the outer parameters (`norm_weight`, `feature_coefficients`, ...).
     position: tokens since the segment's start, [B].
     initial: the memory that a reset restores.
-    buffers: the learner's own (momentum).
+    buffers: the learner's own (past surprise, second moments), and a segment's sums under apply="segment".
     anchor: the memory at the segment's start, when segment > 1.
-    window: the last window - 1 pairs, newest last: `{"keys", "values", "valid": [B, n]}`.
+    window: the last window - 1 pairs, newest last: `{"keys", "values", "valid": [B, n]}` (and Huber's `delta`).
     parameters: scalars of the axes that were overridden by tensors.
     """
 
@@ -183,17 +185,21 @@ def init_state(
     parameters: dict[str, Tensor] = {}
     for name, (_, per) in memory.parameters.items():
         if name in given:
-            parameters[name] = place(_fit(name, given.pop(name), batch, heads, (key_dim,) if per == "HK" else ()))
+            channels = (memory.architecture.inputs(key_dim),) if per == "HK" else ()
+            parameters[name] = place(_fit(name, given.pop(name), batch, heads, channels))
     values = all_parameters(memory, parameters, kind, device)
 
     exemplars = isinstance(memory.architecture, Exemplars)
-    shapes = memory.learner.memory_shapes(memory.architecture, key_dim, value_dim)
+    written = memory.learner.memory_shapes(memory.architecture, key_dim, value_dim)
+    shapes = memory.shapes(key_dim, value_dim)
     unknown = sorted(set(given) - set(shapes))
     if unknown:
         wanted = sorted([*shapes, *memory.parameters])
         raise ValueError(f"initial has {unknown[0]!r}, which this memory does not hold: pass any of {wanted}")
-    eye = torch.eye(key_dim, dtype=kind, device=device)
-    start: Weights = memory.learner.start(eye, values)
+    eye = torch.eye(memory.architecture.inputs(key_dim), dtype=kind, device=device)
+    drawn = memory.architecture.start(_normal(heads), shapes)  # the same whatever the batch, and whatever is given
+    start: Weights = {n: torch.as_tensor(x, dtype=torch.float64) for n, x in drawn.items()}
+    start = {n: place(x) for n, x in start.items()} | memory.learner.start(eye, values)
     body: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         full = (batch, heads, *shape)
@@ -211,7 +217,7 @@ def init_state(
         }
     buffers = {
         name: torch.zeros(batch, heads, *shape, dtype=kind, device=device)
-        for name, shape in memory.learner.buffer_shapes(memory.architecture, key_dim, value_dim).items()
+        for name, shape in memory.buffer_shapes(key_dim, value_dim).items()
     }
     past = memory.window - 1
     window = {
@@ -219,16 +225,24 @@ def init_state(
         "values": torch.zeros(batch, heads, past, value_dim, dtype=kind, device=device),
         "valid": torch.zeros(batch, past, dtype=torch.bool, device=device),
     }
+    for name in memory.objective.gates:  # each pair in the window keeps the threshold it came with
+        window[name] = torch.zeros(batch, heads, past, dtype=kind, device=device)
     return State(
         kind=memory,
         memory=body,
         position=torch.zeros(batch, dtype=torch.int64, device=device),
         initial={} if exemplars else dict(body),
         buffers=buffers,
-        anchor=dict(body) if memory.segment > 1 else {},
+        anchor={name: body[name] for name in written} if memory.segment > 1 else {},
         window=window if past else {},
         parameters={n: t.expand(batch, heads, *t.shape[2:]) for n, t in parameters.items()},
     )
+
+
+def _normal(heads: int) -> Callable[[tuple[int, ...]], Any]:
+    """Standard normal draws `[1, H, *shape]` from a fixed seed: default weights are the same on every machine."""
+    generator = np.random.default_rng(0)
+    return lambda shape: generator.standard_normal((1, heads, *shape))
 
 
 def a_memory(memory: object) -> None:

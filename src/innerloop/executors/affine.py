@@ -22,11 +22,12 @@ from torch import Tensor
 from ..core.architecture import Matrix
 from ..core.checks import Call
 from ..core.clock import Tiles, tiles
-from ..core.learner import GradientFlow, GradientStep, Momentum, Proximal
+from ..core.learner import GradientStep, Momentum
 from ..core.memory import Memory
 from ..core.objective import L2, Dot
 from ..core.reference import Result
 from ..core.retention import Decay, Keep
+from ..core.solvers import GradientFlow, Proximal
 from ..core.state import State
 from .momentum import momentum_operator
 from .operator import affine_operator

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ..core.checks import Call
 from ..core.clock import Tiles, tiles
-from ..core.learner import Kalman, Ridge
 from ..core.memory import Memory
 from ..core.reference import Result
+from ..core.solvers import Kalman, Ridge
 from ..core.state import all_parameters
 from . import cg, filter, gains, innovations
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..core.architecture import Matrix
-from ..core.learner import Kalman
 from ..core.memory import Memory
 from ..core.objective import L2
 from ..core.registry import named
 from ..core.retention import Keep
+from ..core.solvers import Kalman
 
 
 @named(letters={"lr": "1 / relative noise"}, cases=({}, {"process_noise": 0.0}, {"process_noise": 0.1}))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..core.architecture import Exemplars
-from ..core.learner import Append
 from ..core.memory import Memory
 from ..core.objective import L2
 from ..core.registry import named
 from ..core.retention import Keep
+from ..core.solvers import Append
 
 
 @named(cases=({}, {"penalty": 0.1, "capacity": 5}))

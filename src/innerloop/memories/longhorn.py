@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..core.architecture import Matrix
-from ..core.learner import Proximal
 from ..core.memory import Memory
 from ..core.objective import L2
 from ..core.registry import named
 from ..core.retention import Decay, Keep
+from ..core.solvers import Proximal
 
 
 @named(letters={"lr": "beta"}, cases=({}, {"decay": True}))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..core.architecture import Exemplars
-from ..core.learner import Append
 from ..core.memory import Memory
 from ..core.objective import L2
 from ..core.registry import named
 from ..core.retention import Keep
+from ..core.solvers import Append
 
 
 @named(cases=({}, {"bandwidth": 0.5, "capacity": 5}))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from ..core.architecture import Matrix
-from ..core.learner import Ridge
 from ..core.memory import Memory
 from ..core.objective import L2
 from ..core.registry import named
 from ..core.retention import Decay
+from ..core.solvers import Ridge
 
 Rule = Literal["exponential", "static", "regularized", "directional"]
 

@@ -10,8 +10,8 @@ from ..core.registry import named
 from ..core.retention import Decay
 
 
-@named(letters={"lr": "2 theta", "log_decay": "log(1 - alpha)", "momentum": "eta"})
-def titans_linear() -> Memory:
+@named(letters={"lr": "2 theta", "log_decay": "log(1 - alpha)", "momentum": "eta"}, cases=({}, {"segment": 5}))
+def titans_linear(segment: int = 1) -> Memory:
     """Titans' rule on a matrix: the surprise is remembered, the memory decays.
 
     Equation: U_t = momentum_t U_{t-1} + lr_t k_t (v_t - S_{t-1}^T k_t)^T,   S_t = exp(log_decay_t) S_{t-1} + U_t,
@@ -19,6 +19,6 @@ def titans_linear() -> Memory:
     Axes: Matrix, L2, Decay per head, momentum; the gradient is taken at the previous memory, before it decays.
     Reference: Behrouz, Zhong and Mirrokni 2025, "Titans", arXiv 2501.00663, equations (9)-(15).
     Departs: The loss carries 1/2 (the paper's (12) does not), so lr is twice theta; the exact per-token rule
-        (segment = 1), where the paper trains with the gradient at a chunk's start.
+        (segment = 1), where the paper trains with the gradient at a chunk's start: `segment=64` is that.
     """
-    return Memory(Matrix(), L2(), Decay("head"), Momentum())
+    return Memory(Matrix(), L2(), Decay("head"), Momentum(), segment=segment)

@@ -9,10 +9,10 @@ import torch
 
 from ..core import dispatch
 from ..core.architecture import Exemplars, Matrix
-from ..core.learner import Append, Kalman
 from ..core.memory import Gates, Memory
 from ..core.objective import L2
 from ..core.retention import Keep
+from ..core.solvers import Append, Kalman
 from ..core.state import init_state
 from .check import check, refused
 from .inputs import Draw, Inputs

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..core.dispatch import EXECUTORS, choose, chunked, executor, read, step
-from ..core.learner import Ridge
 from ..core.memory import Gates, Memory
 from ..core.reference import Result
+from ..core.solvers import Ridge
 from ..core.state import State
 from .check import assert_same, assert_same_state, both_orders, check, chunks, outcome, refused, scan, slow, steps
 from .inputs import Draw, Inputs, Start

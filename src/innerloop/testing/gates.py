@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ..core.explain import default_gates, stability
-from ..core.learner import GradientFlow, GradientStep, Momentum, Proximal, Ridge
+from ..core.learner import GradientStep, Momentum
 from ..core.memory import Memory
 from ..core.objective import L2
 from ..core.reference import Result
 from ..core.retention import Decay
+from ..core.solvers import GradientFlow, Proximal, Ridge
 from ..core.state import State
 from .check import Outcome, assert_same, body, check, chunks, outcome, scan, steps
 from .inputs import Draw, Inputs
