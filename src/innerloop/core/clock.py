@@ -24,6 +24,8 @@ class Tiles:
     place: [B, T], the place of each token (N * c = none, masked), or None likewise.
     restart: [B, N]: the memory restarts from its initial state before this tile; None: never.
     position: [B], tokens since the segment's start after the call.
+    offset, begins, ends: [B, N] of each tile's first place, how far in the segment it stands; whether the tile holds a
+        segment's first token, and its last. None when segment == 1.
     """
 
     batch: int
@@ -34,6 +36,9 @@ class Tiles:
     place: Tensor | None
     restart: Tensor | None
     position: Tensor
+    offset: Tensor | None = None
+    begins: Tensor | None = None
+    ends: Tensor | None = None
 
     @property
     def real(self) -> Tensor | None:
@@ -94,7 +99,12 @@ def tiles(
             return Tiles(batch, tokens, size, -(-tokens // size), None, None, None, position)
         if segment > 1 and segment % size == 0 and not bool((position % size).any()):
             count = -(-tokens // size)
-            return Tiles(batch, tokens, size, count, None, None, None, (position + tokens) % segment)
+            offset = (position[:, None] + size * torch.arange(count, device=position.device)) % segment
+            ends = offset + size == segment
+            if tokens % size:
+                ends[:, -1] = False
+            after = (position + tokens) % segment
+            return Tiles(batch, tokens, size, count, None, None, None, after, offset, offset == 0, ends)
     if segment == 1:
         size = max(1, min(size, tokens))
     return _ragged(batch, tokens, size, segment, position, mask, reset, fade, limit)
@@ -124,12 +134,9 @@ def _ragged(
     rank = here.cumsum(1) - 1 - before.gather(1, document)  # rank within the document (unmasked tokens only)
     start = position[:, None] * (document == 0)
     clock = rank + start if segment > 1 else rank
-    if segment > 1:
-        within = clock % segment
-        key = (clock // segment) * (-(-segment // c)) + within // c
-        slot = within % c
-    else:
-        key, slot = clock // c, clock % c
+    within = clock % segment if segment > 1 else clock
+    key = (clock // segment) * (-(-segment // c)) + within // c if segment > 1 else clock // c
+    slot = within % c
 
     # a tile opens at an unmasked token whose (document, key) differs from the unmasked token before it
     time = torch.arange(T, device=device).expand(B, T)
@@ -164,4 +171,14 @@ def _ragged(
     restart = restart[:, :-1] if reset is not None else None
 
     ended = sizes.gather(1, document[:, -1:])[:, 0] + torch.where(document[:, -1] == 0, position, 0)
-    return Tiles(B, T, c, N, index, place, restart, ended % segment)
+    if segment == 1:
+        return Tiles(B, T, c, N, index, place, restart, ended % segment)
+
+    def mark(of_tokens: Tensor, values: Tensor) -> Tensor:
+        """[B, N]: the value that some token gives its tile; zero where none does."""
+        marks = torch.zeros(B, N + 1, dtype=values.dtype, device=device)
+        return marks.scatter_(1, torch.where(of_tokens, tile, N), values)[:, :-1]
+
+    offset = mark(here, within - slot)
+    begins, ends = (mark(here & (within == at), torch.ones_like(here)) for at in (0, segment - 1))
+    return Tiles(B, T, c, N, index, place, restart, ended % segment, offset, begins, ends)
