@@ -134,18 +134,18 @@ def kda(q: Array, k: Array, v: Array, gates: Gates = None, order: str = WR, S0: 
 
 
 def titans_linear(
-    q: Array, k: Array, v: Array, gates: Gates = None, order: str = WR, S0: Start = None, momentum0: Start = None
+    q: Array, k: Array, v: Array, gates: Gates = None, order: str = WR, S0: Start = None, segment: int = 1
 ) -> Answer:
-    """U_t = m U_{t-1} - lr k (S_{t-1}^T k - v)^T,  S_t = a S_{t-1} + U_t, as one linear system in the stack [S; U]."""
-    T, K = k.shape
-    gate, F, B = _gates(gates, "lr log_decay momentum", T), [], []
+    """U_t = m U_{t-1} - lr k (X^T k - v)^T,  S_t = a S_{t-1} + U_t, X where the segment began: linear in [S; U; X]."""
+    (T, K), gate, F, B = k.shape, _gates(gates, "lr log_decay momentum", len(q)), [], []
     for t in range(T):
-        lr, m, I = gate["lr"][t], gate["momentum"][t], np.eye(K)
+        lr, m, I, O = gate["lr"][t], gate["momentum"][t], np.eye(K), np.zeros((K, K))
         erase, write = lr * np.outer(k[t], k[t]), lr * np.outer(k[t], v[t])
-        F.append(np.block([[_spread(np.exp(gate["log_decay"][t]), K) - erase, m * I], [-erase, m * I]]))
-        B.append(np.vstack([write, write]))
-    stacks = _unroll(F, B, np.vstack([_start(S0, k, v), _start(momentum0, k, v)]))
-    return _reads(q, [Z[:K] for Z in stacks], order), {"S": stacks[-1][:K], "momentum": stacks[-1][K:]}
+        a, last = _spread(np.exp(gate["log_decay"][t]), K), (t + 1) % segment == 0
+        F.append(np.block([[a, m * I, -erase], [O, m * I, -erase], [a, m * I, -erase] if last else [O, O, I]]))
+        B.append(np.vstack([write, write, write * last]))
+    stacks = _unroll(F, B, np.vstack([_start(S0, k, v), _start(None, k, v), _start(S0, k, v)]))
+    return _reads(q, [Z[:K] for Z in stacks], order), {"S": stacks[-1][:K], "momentum": stacks[-1][K : 2 * K]}
 
 
 def longhorn(q: Array, k: Array, v: Array, gates: Gates = None, order: str = WR, S0: Start = None) -> Answer:
@@ -361,6 +361,8 @@ HAND_CASES: list[tuple[Any, ...]] = [
     ("titans_linear", [1, 1, 1], [1, 1, 1], [3, 3, 1], [1.5, 2, 1.125],
      {"lr": [0.5] * 3, "log_decay": [H] * 3, "momentum": [0.5] * 3}, {"S0": [[1]]}, {"momentum": 0.125}),
     ("titans_linear", [1, 1], [1, 1], [2, 2], [1, 2.4], {"lr": [0.5, 0.5]}),  # U1 = S1 = 1; U2 = 0.9 + 1/2*1, S2 = 2.4
+    # pairs of errors at one memory: U1 = S1 = 1; U2 = 1/2 + 1, S2 = 5/2; U3 = 3/4 - 1/4, S3 = 3
+    ("titans_linear", [1] * 3, [1] * 3, [2] * 3, [1, 2.5, 3], {"lr": [0.5] * 3, "momentum": [0.5] * 3}, {"segment": 2}),
     # (A, b) = (1/2 + 1, 3), 2; (3/4 + 1, 3/2 + 1), 10/7
     ("rls", [1, 1], [1, 1], [3, 1], [2, 10 / 7], {"log_decay": [H, H]}, {}, {"gram": 7 / 4, "moment": 5 / 2}),
     # A = diag(2,1), w = (1,0); A = [[3,1],[1,2]], b = (5,3): w = (2*5 - 3, 3*3 - 5)/5 = (7/5, 4/5), o2 = 11/5

@@ -28,6 +28,7 @@ class Call(NamedTuple):
     reset: Tensor | None
     info: tuple[str, ...]
     dtype: torch.dtype  # of the output
+    checkpoint: bool | None = None  # see `chunked`
 
 
 def prepare(

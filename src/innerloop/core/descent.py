@@ -99,23 +99,30 @@ def _wait(
     total = _with_rates(problem, pending, lr)
     for name, g in gradient.items():
         total[PENDING + name] = pending[PENDING + name] + (expand(lr[name], g) * g if learner.weighs_inside else g)
-    pooled: dict[str, Any] = {"lr": total[PENDING + "lr"] / problem.segment}
-    if learner.weighs_inside:
-        pooled["lr"] = array_namespace(problem.key).ones_like(pooled["lr"])
     if PENDING + "momentum" in pending:
         given = problem.gates.momentum
-        momentum = pending[PENDING + "momentum"] + (getattr(learner, "coefficient", 0.0) if given is None else given)
-        total[PENDING + "momentum"] = momentum
-        pooled["momentum"] = momentum / problem.segment
-    if PENDING + "log_decay" in pending:
-        given = problem.gates.log_decay
-        decay = pending[PENDING + "log_decay"] + (0.0 if given is None else given)
-        total[PENDING + "log_decay"] = pooled["log_decay"] = decay
-    last = problem.with_gates(**pooled)
-    step, moved = learner.update(last, {name: total[PENDING + name] for name in gradient}, own)
-    decay = pooled.get("log_decay")
-    merged = problem.retention.merge(memory, step, decay, problem.initial, rates(last, step), problem.scalars)
+        more = getattr(learner, "coefficient", 0.0) if given is None else given
+        total[PENDING + "momentum"] = pending[PENDING + "momentum"] + more
+    if PENDING + "log_decay" in pending and problem.gates.log_decay is not None:
+        total[PENDING + "log_decay"] = pending[PENDING + "log_decay"] + problem.gates.log_decay
+    merged, moved = pooled_step(learner, problem, memory, own, total)
     return _closing(problem, merged, memory), _closing(problem, moved, own) | _emptied(problem, total)
+
+
+def pooled_step(
+    learner: GradientLearner, problem: Problem, memory: Weights, own: Buffers, total: Buffers
+) -> tuple[Weights, Buffers]:
+    """The one step of a segment from its sums (named as in `pending_shapes`): the memory, the learner's own buffers."""
+    lr = total[PENDING + "lr"] / problem.segment
+    gates: dict[str, Any] = {"lr": array_namespace(lr).ones_like(lr) if learner.weighs_inside else lr}
+    if PENDING + "momentum" in total:
+        gates["momentum"] = total[PENDING + "momentum"] / problem.segment
+    decay = total.get(PENDING + "log_decay")
+    if decay is not None:
+        gates["log_decay"] = decay
+    last = problem.with_gates(**gates)
+    step, moved = learner.update(last, {name: total[PENDING + name] for name in memory}, own)
+    return problem.retention.merge(memory, step, decay, problem.initial, rates(last, step), problem.scalars), moved
 
 
 def _split(buffers: Buffers) -> tuple[Buffers, Buffers]:

@@ -16,7 +16,7 @@ from .reference import Result
 from .state import State
 
 # In this order `chunked` asks; the first that declines nothing runs.
-EXECUTORS = ("affine", "exact", "kernel", "loop")
+EXECUTORS = ("affine", "segment", "exact", "kernel", "loop")
 
 
 class Executor(Protocol):
@@ -79,19 +79,24 @@ def scan(
 def chunked(
     memory: Memory, q: Tensor, k: Tensor, v: Tensor, gates: Gates | None = None, state: State | None = None, *,
     mask: Tensor | None = None, reset: Tensor | None = None, chunk_size: int | None = None, executor: str | None = None,
-    info: tuple[str, ...] = (),
+    checkpoint: bool | None = None, info: tuple[str, ...] = (),
 ) -> Result:  # fmt: skip
     """The same function as `scan`, by the first executor that proves from the memory's value that it is exact.
 
     Args:
         chunk_size: the most tokens worked on at once; it changes speed and memory, never the result beyond rounding.
             None takes the executor's measured best.
-        executor: force one of "affine", "exact", "kernel", "loop"; ValueError lists its reasons if it declines.
+        executor: force one of "affine", "segment", "exact", "kernel", "loop"; ValueError lists its reasons if it
+            declines.
+        checkpoint: keep only some tiles' starting states for the backward pass and compute the rest again (deep
+            memories, which executor "segment" runs). None: where the graph would be large.
         (the others: see `scan`)
     """
     if chunk_size is not None and (not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"chunk_size={chunk_size!r}: pass a positive int, e.g. 64, or None for the measured best")
-    call = prepare(memory, q, k, v, gates, state, mask, reset, info)
+    if checkpoint is not None and not isinstance(checkpoint, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"checkpoint={checkpoint!r}: pass True, False or None (where the graph would be large)")
+    call = prepare(memory, q, k, v, gates, state, mask, reset, info)._replace(checkpoint=checkpoint)
     if executor is None:
         name, _ = choose(memory, call)
     else:

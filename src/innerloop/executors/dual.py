@@ -47,9 +47,7 @@ class Rows(NamedTuple):
     C: list[Tensor]
 
 
-def key_pass(
-    architecture: Architecture, weights: Weights, x: Tensor, error: Callable[[Tensor], Tensor]
-) -> Pass:
+def key_pass(architecture: Architecture, weights: Weights, x: Tensor, error: Callable[[Tensor], Tensor]) -> Pass:
     """Forward on keys x [G, n, K] and backward to every layer; `error` is minus the loss's gradient at the answer."""
     if isinstance(architecture, Matrix):
         return Pass({"S": x}, {"S": -error(x @ weights["S"])})
