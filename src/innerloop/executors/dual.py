@@ -89,8 +89,9 @@ def _activation(name: str, z: Tensor) -> Tensor:
 
 def _activation_backward(name: str, grad: Tensor, z: Tensor) -> Tensor:
     """`grad * act'(z)`, by the kernel that autograd itself uses."""
-    if name == "silu":
-        return torch.ops.aten.silu_backward(grad, z)
+    if name == "silu":  # its kernel has no derivative of its own
+        s = torch.sigmoid(z)
+        return grad * (s + z * s * (1 - s))
     return torch.ops.aten.gelu_backward(grad, z, approximate="tanh" if name == "gelu_tanh" else "none")
 
 

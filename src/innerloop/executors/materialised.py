@@ -99,7 +99,9 @@ def materialised_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tenso
         notes["surprise"] = gradient_norms(setting.network.layers, here, tile.gamma)
     c = tile.q.shape[1]
     halo = tile.k.shape[1] - c
-    stands: list[Weights] = [W]
+    waits = memory.apply == "segment" and memory.segment > 1  # the segment's start answers until its end
+    held = lifted(carry.anchor) if waits else W
+    stands: list[Weights] = [held]
     for t in range(c):
         token = _Token(
             setting, keys[:, None, halo + t], tile.v[:, None, halo + t], _gates(tile, t), initial,
@@ -109,7 +111,8 @@ def materialised_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tenso
         written, moved = learner.write(token, W, buffers)  # pyright: ignore[reportArgumentType]
         real = tile.real[:, t]
         W, buffers = choose(real, written, W), choose(real, moved, buffers)
-        stands.append(W)
+        held = choose(token.closes & real, W, held) if waits else W
+        stands.append(held)
     read = stands[:-1] if memory.order == "read-write" else stands[1:]
     output = _answers(setting, constants, tile.q, read)
     if "memory_norm" in setting.info:

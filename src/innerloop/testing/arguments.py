@@ -9,13 +9,22 @@ import torch
 
 from ..core import dispatch
 from ..core.architecture import Exemplars, Matrix
+from ..core.learner import GradientLearner
 from ..core.memory import Gates, Memory
 from ..core.objective import L2
-from ..core.retention import Keep
+from ..core.preconditioned import AdaGrad, Adam, Muon, Shampoo
+from ..core.retention import Decay, Keep
 from ..core.solvers import Append, Kalman
 from ..core.state import init_state
 from .check import check, refused
 from .inputs import Draw, Inputs
+
+OUTSIDE = {
+    "lr": (-0.1, float("inf")), "log_decay": (0.1,), "momentum": (-0.1, 1.1), "window": (-1.0, float("inf")),
+    "scale": (-0.1, float("inf")), "delta": (-0.1, float("inf")), "precond_lr": (-0.1, float("inf")),
+    "precond_log_decay": (0.1,),
+}  # fmt: skip
+"""Values that each gate refuses."""
 
 Bad = tuple[str, dict[str, Any]]
 
@@ -64,13 +73,10 @@ def _calls(memory: Memory, x: Inputs) -> list[Bad]:
         ("chunk_size", {"chunk_size": True}),
         ("executor", {"executor": "nonsense"}),
     ]
-    reads = memory.reads
-    shapes = {"lr": (B, T, H), "log_decay": (B, T, H), "momentum": (B, T, H), "window": (B, T, H, memory.window)}
     for name in Gates._fields:
-        if name not in reads:
-            bad.append(
-                (f"gates.{name}", {"gates": x.gates._replace(**{name: torch.zeros(shapes[name], dtype=q.dtype)})})
-            )
+        if name not in memory.reads:
+            unread = torch.zeros(B, T, H, dtype=q.dtype)
+            bad.append((f"gates.{name}", {"gates": x.gates._replace(**{name: unread})}))
             continue
         gate = getattr(x.gates, name)
         wrong: list[Any] = [
@@ -84,13 +90,7 @@ def _calls(memory: Memory, x: Inputs) -> list[Bad]:
         spoiled = gate.clone()
         spoiled[1, T - 1] = float("nan")
         wrong.append(spoiled)
-        outside = {
-            "lr": (-0.1, float("inf")),
-            "log_decay": (0.1,),
-            "momentum": (-0.1, 1.1),
-            "window": (-1.0, float("inf")),
-        }
-        for value in outside[name]:
+        for value in OUTSIDE[name]:
             spoiled = gate.clone()
             spoiled[0, 1] = value
             wrong.append(spoiled)
@@ -136,7 +136,7 @@ def wrong_initial_states_are_named(memory: Memory, draw: Draw) -> None:
         refused(init_state, name, {**sizes, name: -1})
     refused(init_state, "memory", {**sizes, "memory": "rls"})
     refused(init_state, "heads", {**sizes, "heads": 0})
-    for name, shape in memory.learner.memory_shapes(memory.architecture, K, V).items():
+    for name, shape in memory.shapes(K, V).items():
         refused(init_state, name, {**sizes, "initial": {name: torch.zeros(B, H, *shape, 1)}})
         refused(init_state, name, {**sizes, "initial": {name: torch.zeros(B + 1, H, *shape)}})
     for name in memory.parameters:
@@ -146,12 +146,25 @@ def wrong_initial_states_are_named(memory: Memory, draw: Draw) -> None:
 
 @check
 def meaningless_memories_are_refused(memory: Memory, draw: Draw) -> None:
-    """Words and sizes out of range raise when the value is made."""
+    """Words and sizes out of range raise when the value is made; so does a wait for what does not wait."""
     wrongs: list[dict[str, Any]] = [
-        {"order": "sideways"}, {"anchor": "future"}, {"apply": "never"}, {"apply": "segment"}, {"window": 0},
-        {"segment": -1}, {"window": 1.5}, {"segment": True}, {"objective": "L2"}, {"retention": None}, {"learner": 3},
+        {"order": "sideways"}, {"anchor": "future"}, {"apply": "never"}, {"window": 0}, {"segment": -1},
+        {"window": 1.5}, {"segment": True}, {"objective": "L2"}, {"retention": None}, {"learner": 3},
         {"architecture": Matrix},
     ]  # fmt: skip
+    # only what is not linear in the gradient has something to do at the segment's end
+    waits = isinstance(memory.learner, Muon | AdaGrad | Adam | Shampoo)
+    waits = waits or not isinstance(memory.retention, Keep | Decay)
+    if waits:
+        assert replace(memory, apply="segment").apply == "segment"
+    else:
+        wrongs.append({"apply": "segment"})
+    if isinstance(memory.learner, GradientLearner):
+        wrongs += [{"anchor": "retained", "segment": 2}, {"learner": Append()}, {"architecture": Exemplars()}]
     for wrong in wrongs:
         name = next(iter(wrong))
-        refused(replace, name, {**wrong}, positional=(memory,))
+        refused(replace, {name, *NAMED.get(name, ())}, {**wrong}, positional=(memory,))
+
+
+NAMED = {"learner": ("Append",), "architecture": ("Exemplars",)}
+"""What a refused value is called in the message, where that is not the argument's name."""

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..core.architecture import Exemplars
-from ..core.learner import Momentum
+from ..core.learner import GradientLearner, Momentum
 from ..core.memory import Gates, Memory
+from ..core.preconditioned import Diagonal, Muon
 from ..core.state import State, init_state
 
 Start = Literal["zero", "memory", "parameters"]
@@ -127,14 +128,14 @@ class Draw:
         q, k, v = normal(B, T, H, K), normal(B, T, H, K) / K**0.5, normal(B, T, H, V)
         if isinstance(memory.architecture, Exemplars):
             q = q / 2  # sharper weights leave a local fit with fewer exemplars than channels: it is ill conditioned
-        sizes = {"B": B, "T": T, "H": H, "K": K, "W": memory.window}
+        sizes = {"B": B, "T": T, "H": H, "K": K, "V": V, "W": memory.window, "3": 3}
         made: dict[str, Tensor] = {}
         for spec in memory.gate_specs():
             shape = [sizes[letter] for letter in spec.shape.strip("[]").split(", ")]
             gate = 0.05 + 0.9 * uniform(*shape)
-            if spec.name == "lr" and isinstance(memory.learner, Momentum):
-                gate = 0.3 * gate  # the surprise multiplies the step by up to 1 / (1 - momentum)
-            if spec.name == "log_decay":
+            if spec.name == "lr":
+                gate = largest_lr(memory) * gate
+            if spec.name in ("log_decay", "precond_log_decay"):
                 gate = decays(decay, -0.3 * gate, generator)
             made[spec.name] = gate
         return Inputs(q, k, v, Gates(**made), self._start(memory, start, normal, uniform))
@@ -148,10 +149,36 @@ class Draw:
                 for name, (value, per) in memory.parameters.items()
             }
         if start == "memory" and not isinstance(memory.architecture, Exemplars):
-            shapes = memory.learner.memory_shapes(memory.architecture, K, V)
-            # the first entry is shared by the batch: a leading 1 broadcasts
-            return {name: normal(B if i else 1, H, *shape) / 2 for i, (name, shape) in enumerate(shapes.items())}
+            usual = init_state(memory, B, H, K, V, dtype=torch.float64).initial
+            drawn: dict[str, Tensor] = {}
+            for name, shape in memory.shapes(K, V).items():
+                # the first entry is shared by the batch: a leading 1 broadcasts
+                rows = 1 if not drawn else B
+                if name in POSITIVE:
+                    drawn[name] = normal(rows, H, *shape) / 2
+                elif name == "bandwidth":
+                    drawn[name] = usual[name][:rows] * (0.8 + 0.7 * uniform(rows, H))
+                else:
+                    fan_in = shape[0] if len(shape) == 2 else 4
+                    drawn[name] = usual[name][:rows] + normal(rows, H, *shape) / (4 * fan_in) ** 0.5
+            return drawn
         return {}
+
+
+def largest_lr(memory: Memory) -> float:
+    """The largest step that is drawn: with keys of unit length no row multiplies a rounding error along 60 tokens.
+
+    Two calls that differ by rounding are compared at 1e-10, which says nothing about a diverging memory.
+    """
+    learner = memory.learner
+    if not isinstance(learner, GradientLearner):
+        return 1.0
+    if isinstance(learner, Muon) and learner.weighs_inside:
+        return 1.0  # the orthogonalised step forgets how large it is
+    if not learner.linear and not isinstance(learner, Diagonal):
+        return 0.05  # as long whatever the gradient: a part of the weights' own size, which is near 1
+    size = 0.3 if isinstance(learner, Momentum) else 1.0  # past surprise makes it up to 1 / (1 - momentum) times that
+    return size if memory.is_matrix else size / 4  # two layers and a layer norm are steeper than a matrix
 
 
 MIXED = (0.0, -1e-3, -0.1, -5.0, -1e30, float("-inf"))

@@ -73,8 +73,6 @@ def packed(state: State) -> dict[str, Tensor]:
         for name in ("keys", "values"):
             tensors[f"memory/{name}"] = tensors[f"memory/{name}"][:, :, valid]
         tensors["memory/valid"] = valid[valid]
-    if "anchor/S" in tensors and not int(tensors["position"][0]):
-        tensors = {n: t for n, t in tensors.items() if n != "anchor/S"}  # replaced before it is looked at
     return tensors
 
 
@@ -127,7 +125,8 @@ def masked_places_may_hold_anything(memory: Memory, draw: Draw) -> None:
     """NaN and infinity in masked q, k, v and extreme gates there change nothing, nor any gradient."""
     mask, reset = flags(("xx.x..xxx.xxxx", "r...xxxxxx.xx."))
     clean = replace(draw(memory, 14, start="memory"), mask=mask, reset=reset)
-    extreme = {"gates.log_decay": float("-inf"), "gates.lr": 1e30, "gates.momentum": 1.0, "gates.window": 1e30}
+    extreme = {f"gates.{n}": 1e30 for n in ("lr", "window", "scale", "delta", "precond_lr")}
+    extreme |= {"gates.momentum": 1.0, "gates.log_decay": float("-inf"), "gates.precond_log_decay": float("-inf")}
     dirty = {}
     for name, t in clean.tensors().items():
         if name in "qkv":
