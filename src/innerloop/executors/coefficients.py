@@ -4,8 +4,8 @@
 
 With L_x[t, s] = prod_{s < r <= t} x_r (lower triangular, by cumulative products):
 
-    E = L_eta diag(lr) Gamma                U_t = p_t U_0 - sum_i E[t, i] grad_i                      p = prod eta
-    C = L_a diag(mu) E                      W_t = A_t W_0 + m_t U_0 - sum_i C[t, i] grad_i            A = prod a, m = L_a (mu p)
+    E = L_eta diag(lr) Gamma        U_t = p_t U_0 - sum_i E[t, i] grad_i                  p = prod eta
+    C = L_a diag(mu) E              W_t = A_t W_0 + m_t U_0 - sum_i C[t, i] grad_i        A = prod a,  m = L_a (mu p)
 
 without momentum C = L_a diag(lr) Gamma; without decay L_a = tril(1). mu is 1 for tokens and 0 for padding, which has
 a = eta = 1, lr = 0. The running mean of a segment, W_t = W_seg - s_t (G_0 + sum_{i<=t} lr_i g_i), is A = 1, m = -s,

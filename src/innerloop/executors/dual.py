@@ -1,7 +1,7 @@
 """The dual form: one tile of a memory whose gradients are taken at the segment's start, without any per-token weight.
 
-For every linear layer z = x W (+ b) the gradient of token i is rank one, x_i delta_i^T, with x_i the layer's input on the
-key and delta_i the loss's gradient at its output, both at the anchor. With the coefficients of `coefficients.py`
+For every linear layer z = x W (+ b) the gradient of token i is rank one, x_i delta_i^T, with x_i the layer's input on
+the key and delta_i the loss's gradient at its output, both at the anchor. With the coefficients of `coefficients.py`
 
     W_t = A_t W_0 + m_t U_0 + (1 - A_t) W_init - sum_i C[t, i] x_i delta_i^T        (W_init: decay toward it)
 

@@ -18,13 +18,14 @@ from ..core.learner import GradientLearner, GradientStep
 from ..core.memory import Gates
 from ..core.retention import Decay
 from .dual import Pass, Rows, added, errors, gradient_norms, key_pass, memory_norms, reader
-from .tile import Carry, Setting, Tile, Weights, choose, lifted, lowered, norm
+from .tile import Carry, Setting, Tile, Weights, choose, lifted, lowered, norm, surprise
 
 
 def dual_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tensor, Carry, dict[str, Tensor]]:
     """Outputs [G, c, V], the carry after the tile, the asked info [G, c]."""
     memory = setting.memory
-    assert tile.before is not None and tile.after is not None
+    assert tile.before is not None
+    assert tile.after is not None
     constants, W = setting.constants(carry.memory), setting.written(carry.memory)
     averaged = isinstance(memory.learner, GradientStep) and memory.learner.average
     U = carry.buffers if tile.before.m is not None else None
@@ -35,7 +36,7 @@ def dual_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tensor, Carry
         at = memory.retention.keep(W, _first(tile, "log_decay"), setting.initial)
     home = setting.initial if isinstance(memory.retention, Decay) and memory.retention.toward == "init" else None
     base = at if averaged else W
-    seen, notes, factor = _seen(setting, tile, constants, at)
+    seen, notes, factor = _seen(setting, tile, constants, at, carry.anchor or W)
     before, after, E = tile.before, tile.after, tile.E
     if factor is not None:
         before, after = (rows._replace(C=[C * factor[:, None] for C in rows.C]) for rows in (before, after))
@@ -57,7 +58,7 @@ def waiting_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tensor, Ca
     memory, learner = setting.memory, setting.memory.learner
     assert isinstance(learner, GradientLearner)
     constants, W = setting.constants(carry.memory), setting.written(carry.memory)
-    seen, notes, factor = _seen(setting, tile, constants, carry.anchor)
+    seen, notes, factor = _seen(setting, tile, constants, carry.anchor, carry.anchor)
     now = setting.link(carry.anchor)
     output = memory.architecture.apply({**constants, **now}, tile.q)
     total = _sums(setting, tile, seen, carry.buffers)
@@ -96,23 +97,21 @@ def waiting_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tensor, Ca
 
 
 def _seen(
-    setting: Setting, tile: Tile, constants: Weights, at: Weights
+    setting: Setting, tile: Tile, constants: Weights, at: Weights, before: Weights
 ) -> tuple[Pass, dict[str, Tensor], Tensor | None]:
-    """The keys' pass at the anchor; the surprise, if asked; what clipping leaves of each token's gradient."""
+    """The keys' pass at the anchor; the surprise before the write, if asked; what clipping leaves of each gradient."""
     memory = setting.memory
     channel = tile.gates["lr"] if memory.rate_per == "channel" else None
     error = errors(memory.objective, tile.v, tile.own, channel)
     keys = memory.architecture.embed(constants, tile.k)
     seen = key_pass(setting.network, {**constants, **setting.link(at)}, keys, error)
     notes: dict[str, Tensor] = {}
-    factor = None
+    if "surprise" in setting.info:
+        notes["surprise"] = surprise(setting, tile, constants, keys, before)
     limit: float | None = getattr(memory.learner, "max_norm", None)
-    if limit is not None or "surprise" in setting.info:
-        norms = gradient_norms(setting.network.layers, seen, tile.gamma)
-        if "surprise" in setting.info:
-            notes["surprise"] = norms
-        if limit is not None:
-            factor = limit / norms.clamp(min=limit)
+    factor = None
+    if limit is not None:
+        factor = limit / gradient_norms(setting.network.layers, seen, None).clamp(min=limit)
     return seen, notes, factor
 
 

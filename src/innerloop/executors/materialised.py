@@ -1,8 +1,8 @@
 """One tile of a memory whose write is not linear in its gradients and acts at every token (per-token Muon, links).
 
-In a segment all gradients are taken at its start, so they come from one pass over the tile's keys; each token's write is
-then the learner's own (`descent.py`), and the c memories that result answer their queries together. With segment == 1
-a tile is one token, and this is the true per-token rule: a forward and a backward of the memory at each.
+In a segment all gradients are taken at its start, so they come from one pass over the tile's keys; each token's write
+is then the learner's own (`descent.py`), and the c memories that result answer their queries together. With
+segment == 1 a tile is one token, and this is the true per-token rule: a forward and a backward of the memory at each.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..core.axis import Weights
 from ..core.learner import Learner
 from ..core.linalg import power, solve_psd
 from ..core.memory import Gates
-from .dual import Pass, errors, gradient_norms, key_pass
-from .tile import Carry, Setting, Tile, choose, lifted, lowered, norm
+from .dual import Pass, errors, key_pass
+from .tile import Carry, Setting, Tile, choose, lifted, lowered, norm, surprise
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,7 @@ def materialised_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tenso
     seen = look(lifted(setting.link(carry.anchor))) if carry.anchor else None
     notes: dict[str, Tensor] = {}
     if "surprise" in setting.info:
-        here = seen or look(lifted(setting.link(lowered(W))))
-        notes["surprise"] = gradient_norms(setting.network.layers, here, tile.gamma)
+        notes["surprise"] = surprise(setting, tile, constants, keys, carry.anchor or lowered(W))
     c = tile.q.shape[1]
     halo = tile.k.shape[1] - c
     waits = memory.apply == "segment" and memory.segment > 1  # the segment's start answers until its end

@@ -43,10 +43,9 @@ def kind(memory: Memory) -> str:
     """How a tile is worked: "dual", "waiting" or "materialised"."""
     learner, retention = memory.learner, memory.retention
     if memory.segment > 1 and memory.apply == "segment":
-        clipped_window = memory.window > 1 and getattr(learner, "max_norm", None) is not None
-        return (
-            "materialised" if clipped_window or type(retention) is Decay and retention.per == "channel" else "waiting"
-        )
+        clipped = memory.window > 1 and getattr(learner, "max_norm", None) is not None
+        channel = isinstance(retention, Decay) and retention.per == "channel"
+        return "materialised" if clipped or channel else "waiting"
     plain = type(learner) in (GradientStep, Momentum) and isinstance(learner, LinearLearner)
     if not plain or type(retention) not in (Keep, Decay):
         return "materialised"
@@ -71,10 +70,6 @@ def why_not(memory: Memory, call: Call | None = None) -> list[str]:
         out.append(f"knows the backward pass of Matrix, MLP and SwiGLU, not of {type(memory.architecture).__name__}")
     if memory.rate_per == "channel" and memory.window > 1:
         out.append("a step size per value channel over a window weighs each pair anew at each token")
-    if call is not None and "surprise" in call.info and memory.rate_per == "channel":
-        out.append("info='surprise' is the loss's own gradient, which step sizes per channel have weighed already")
-    if call is not None and "surprise" in call.info and memory.anchor == "retained":
-        out.append("info='surprise' is taken before the write, the gradient at the retained memory")
     return out
 
 

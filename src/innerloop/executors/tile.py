@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.architecture import Architecture
 from ..core.memory import Memory
-from .dual import Rows
+from .dual import Rows, errors, gradient_norms, key_pass
 
 Weights = dict[str, Tensor]
 Flag = Tensor | bool
@@ -105,6 +105,13 @@ def start(setting: Setting, tile: Tile, carry: Carry) -> Carry:
     if anchor:
         anchor = choose(tile.begins, {n: memory[n] for n in anchor}, anchor)
     return Carry(memory, buffers, anchor)
+
+
+def surprise(setting: Setting, tile: Tile, constants: Weights, keys: Tensor, at: Weights) -> Tensor:
+    """Norms [G, c] of the loss's own gradients at a memory, whatever the step sizes."""
+    error = errors(setting.memory.objective, tile.v, tile.own, None)
+    seen = key_pass(setting.network, {**constants, **setting.link(at)}, keys, error)
+    return gradient_norms(setting.network.layers, seen, tile.gamma)
 
 
 def choose(flag: Flag, yes: Mapping[str, Tensor], no: Mapping[str, Tensor]) -> Weights:

@@ -2,7 +2,8 @@
 
     g_t = sum_i Gamma[t, i] grad_i        Gamma[t, i] = gamma of token t for the pair i, 0 outside of its window
 
-Pairs count since the last reset, masked tokens do not count, and the halo's pairs are evaluated at the tile's own anchor.
+Pairs count since the last reset, masked tokens do not count, and the halo's pairs are evaluated at the tile's own
+anchor.
 """
 
 from __future__ import annotations

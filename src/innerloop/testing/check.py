@@ -167,8 +167,8 @@ def assert_same(got: Outcome, wanted: Outcome, what: str, *, dtype: torch.dtype 
 
 
 def assert_same_state(got: State, wanted: State, what: str, *, dtype: torch.dtype | None = None) -> None:
-    """Every tensor that a call changes; integers and flags exactly."""
-    mine, theirs = body(got), body(wanted)
+    """Every tensor, anchors and sums that nothing will read again included; integers and flags exactly."""
+    mine, theirs = got.tensors(), wanted.tensors()
     assert mine.keys() == theirs.keys(), f"{what}: the state holds {sorted(mine)}, wanted {sorted(theirs)}"
     for name, tensor in theirs.items():
         if tensor.is_floating_point():
