@@ -26,6 +26,7 @@ from ..core.reference import Result
 from ..core.solvers import Kalman, Ridge
 from ..core.state import all_parameters
 from . import cg, filter, gains, innovations
+from .lift import on_features
 
 SUMMARY = "one Cholesky per tile, conjugate gradients or a batched solve per token"
 
@@ -77,6 +78,7 @@ def flops(memory: Memory) -> str:
     }[learner.rule]
 
 
+@on_features
 def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
     """Fold the heads, take the learner's road, unfold."""
     folded = _fold(memory, call, chunk_size)
