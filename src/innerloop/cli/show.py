@@ -55,6 +55,8 @@ def _print(out: Console, it: Any) -> None:
         "departs": it.departs,
         "state floats": it.state_floats,
         "FLOPs per token": it.flops,
+        "gradient": it.gradient,
+        "in parallel": it.parallel,
         "executor": it.executor,
     }
     for key, value in rows.items():

@@ -46,6 +46,13 @@ def choose(memory: Memory, call: Call | None = None) -> tuple[str, dict[str, lis
     raise AssertionError("the loop executor takes everything")
 
 
+def parallel(memory: Memory, name: str) -> str:
+    """What that executor computes for many tokens of this memory at once."""
+    module = executor(name)
+    told: Callable[[Memory], str] | None = getattr(module, "parallel", None)
+    return told(memory) if told else module.SUMMARY
+
+
 def scan(
     memory: Memory, q: Tensor, k: Tensor, v: Tensor, gates: Gates | None = None, state: State | None = None, *,
     mask: Tensor | None = None, reset: Tensor | None = None, info: tuple[str, ...] = (),

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from . import dispatch, registry
+from .architecture import Matrix
 from .axis import Axis
 from .checks import prepare
-from .learner import GradientStep
+from .counting import K, V, formula
+from .learner import GradientLearner, GradientStep, Momentum
 from .memory import Gates, GateSpec, Memory, typical_lr
 from .objective import L2
 from .retention import Decay
@@ -23,6 +25,7 @@ class Explanation:
     """What `explain` returns; `str()` of it is readable.
 
     state_floats, flops: formulas per head in K, V (and c tokens per tile), FLOPs per token with 2 per multiply-add.
+    gradient: where it is taken. parallel: what is computed for many tokens at once, and exactly so.
     executor: who runs `chunked`; declined: the executors asked before it, with their reasons.
     """
 
@@ -37,6 +40,8 @@ class Explanation:
     order: str
     state_floats: str
     flops: str
+    gradient: str
+    parallel: str
     executor: str
     declined: dict[str, list[str]]
 
@@ -52,6 +57,7 @@ class Explanation:
             )
         lines += [f"{'state':>13}: {self.state_floats} floats per head"]
         lines += [f"{'cost':>13}: {self.flops} FLOPs per token and head"]
+        lines += [f"{'gradient':>13}: {self.gradient}", f"{'in parallel':>13}: {self.parallel}"]
         lines += [f"{'executor':>13}: {self.executor}"]
         lines += [f"{'not ' + name:>13}: {'; '.join(reasons)}" for name, reasons in self.declined.items()]
         return "\n".join([*lines, "", f"Reference: {self.reference}", f"Departs: {self.departs}"])
@@ -82,6 +88,8 @@ def explain(memory: Memory | str) -> Explanation:
         order=memory.order,
         state_floats=state_floats(memory),
         flops=dispatch.executor(name).flops(memory),
+        gradient=_gradient(memory),
+        parallel=dispatch.parallel(memory, name),
         executor=name,
         declined=declined,
     )
@@ -90,21 +98,24 @@ def explain(memory: Memory | str) -> Explanation:
 def state_floats(memory: Memory) -> str:
     """Floats of the state per head, as a formula in K and V (the initial memory apart)."""
     learner, architecture = memory.learner, memory.architecture
-    K, V = 1009, 10007  # told apart in the shapes below: the formula is read off, not written twice
-    terms: list[str] = []
-    held = list(learner.memory_shapes(architecture, K, V).values())
-    held += list(memory.buffer_shapes(K, V).values())
+    held = [*learner.memory_shapes(architecture, K, V).values(), *memory.buffer_shapes(K, V).values()]
     if memory.segment > 1:
-        held += list(architecture.shapes(K, V).values())
-    for shape in held:
-        terms.append(" ".join({K: "K", V: "V"}.get(n, str(n)) for n in shape))
+        held += architecture.shapes(K, V).values()
+    if memory.window > 1:
+        held += [(memory.window - 1, K), (memory.window - 1, V)]
     if not held:
         capacity = getattr(architecture, "capacity", None)
-        terms.append(f"{capacity if capacity else 'T'} (K + V)")
-    if memory.window > 1:
-        terms.append(f"{memory.window - 1} (K + V)")
-    counted = {term: terms.count(term) for term in terms}
-    return " + ".join(term if n == 1 else f"{n} {term}" for term, n in counted.items())
+        return f"{capacity if capacity else 'T'} (K + V)"
+    return formula([(1, shape) for shape in held], architecture)
+
+
+def _gradient(memory: Memory) -> str:
+    """Where the gradient is taken."""
+    if not isinstance(memory.learner, GradientLearner):
+        return "none: the equation is solved"
+    if memory.segment > 1:
+        return f"at the memory of the segment's start, for each of its {memory.segment} tokens"
+    return "at the memory before the token" + (", decayed" if memory.anchor == "retained" else "")
 
 
 def default_gates(
@@ -157,6 +168,10 @@ def stability(memory: Memory, k: Tensor, gates: Gates | None = None) -> Stabilit
         ValueError: the memory is not a matrix under L2 that takes steps, or decays per channel.
     """
     reasons = dispatch.executor("affine").why_not(memory)
+    if not isinstance(memory.architecture, Matrix):
+        reasons.append("takes keys, not their features")
+    if type(memory.learner) not in (GradientStep, Momentum, Proximal, GradientFlow):
+        reasons.append(f"{type(memory.learner).__name__} has no step that the key and the gates alone determine")
     if reasons or not isinstance(memory.objective, L2):
         why = "; ".join(reasons) or "its objective is Dot"
         raise ValueError(f"memory: stability is defined for matrix memories under L2 that take steps: {why}")

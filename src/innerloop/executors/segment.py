@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..core.checks import Call
 from ..core.clock import Tiles, tiles
+from ..core.counting import K, V, formula
 from ..core.learner import GradientLearner, GradientStep, LinearLearner, Momentum
 from ..core.memory import Memory
 from ..core.reference import Result, split
@@ -74,17 +75,43 @@ def why_not(memory: Memory, call: Call | None = None) -> list[str]:
 
 
 def flops(memory: Memory) -> str:
-    """Useful floating-point work per token and head, P weights, P_1 of them in the first layer, tiles of c tokens."""
-    learner = memory.learner
-    way = kind(memory)
-    if way == "waiting":
-        return "8 P - 2 P_1, and the step at the segment's end"
-    if way == "materialised":
-        return "8 P - 2 P_1, and the learner's own work on P weights at every token"
+    """Useful floating-point work per token and head, tiles of c tokens."""
+    network, learner, way = memory.architecture, memory.learner, kind(memory)
+    shapes = [network.shapes(K, V)[w] for w, _ in network.layers]
+    deeper = [(-2, shapes[0])]  # no gradient is taken of the keys themselves
+    if way != "dual":
+        step = "one step at the segment's end" if way == "waiting" else "the learner's own work at every token"
+        return f"{formula([(8, s) for s in shapes] + deeper, network)}, and {step}"
     home = isinstance(memory.retention, Decay) and memory.retention.toward == "init"
     carried = isinstance(learner, Momentum) or (isinstance(learner, GradientStep) and learner.average)
-    per_weight = 8 + 4 * carried + 2 * home
-    return f"{per_weight} P - 2 P_1 + 4 c sum(in + out) / 2 over the layers"
+    products = formula([(8 + 4 * carried + 2 * home, s) for s in shapes] + deeper, network)
+    masked = formula([(2, (n,)) for s in shapes for n in s], network, "c")
+    return f"{products} + {masked}"
+
+
+def parallel(memory: Memory) -> str:
+    """What is exact for many tokens at once."""
+    if memory.segment == 1:
+        return (
+            "nothing: with segment 1 each gradient waits for the write before it, so that tokens follow one another, "
+            "a forward and a backward pass of the memory at each"
+        )
+    size = min(CHUNKS[kind(memory)], memory.segment)
+    if kind(memory) == "dual":
+        return (
+            f"gradients, and every read at its own token's weights, as masked products of {size} tokens; no weight is "
+            "held for a token. Segments follow one another"
+        )
+    if kind(memory) == "waiting":
+        name = "link, norm or prox" if memory.learner.linear else type(memory.learner).__name__  # pyright: ignore
+        return (
+            f"gradients and reads, both at the segment's start, of {size} tokens; one step ({name}) is taken at the "
+            "segment's end, after its last token"
+        )
+    return (
+        f"gradients, at the segment's start, and reads of {size} tokens, whose weights are held meanwhile; the "
+        "writes follow one another token by token"
+    )
 
 
 def step(memory: Memory, call: Call) -> Result:

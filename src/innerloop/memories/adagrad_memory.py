@@ -19,7 +19,7 @@ def adagrad_memory(segment: int = 1) -> Memory:
     Axes: Matrix, L2, Decay per head, AdaGrad: it preconditions single entries.
     Reference: Duchi, Hazan and Singer 2011, "Adaptive subgradient methods", for the learner.
     Departs: No paper runs this on a sequence memory: the row that the literature leaves empty. Token by token the step
-        is a nonlinear function of all gradients, so that no parallel form is exact: the loop runs it. With `segment`
+        is a nonlinear function of all gradients: no parallel form is exact, tokens follow one another. With `segment`
         above 1 the gradients of a segment, at its start, are summed in parallel, and one step is taken at its end.
     """
     return Memory(

@@ -21,7 +21,7 @@ def adam_memory(segment: int = 1) -> Memory:
     Axes: Matrix, L2, Decay per head, Adam: it preconditions single entries.
     Reference: Kingma and Ba 2015, "Adam", arXiv 1412.6980, algorithm 1, for the learner.
     Departs: No paper runs this on a sequence memory: the row that the literature leaves empty. Token by token the step
-        is a nonlinear function of all gradients, so that no parallel form is exact: the loop runs it. With `segment`
+        is a nonlinear function of all gradients: no parallel form is exact, tokens follow one another. With `segment`
         above 1 the gradients of a segment, at its start, are summed in parallel, and one step is taken at its end.
     """
     return Memory(Matrix(), L2(), Decay("head"), Adam(), segment=segment, apply="token" if segment == 1 else "segment")

@@ -20,7 +20,7 @@ def shampoo_memory(segment: int = 1) -> Memory:
     Axes: Matrix, L2, Decay per head, Shampoo: it preconditions rows and columns.
     Reference: Gupta, Koren and Singer 2018, "Shampoo", arXiv 1802.09568, algorithm 1, for the learner.
     Departs: No paper runs this on a sequence memory: the row that the literature leaves empty. Token by token the step
-        is a nonlinear function of all gradients, so that no parallel form is exact: the loop runs it. With `segment`
+        is a nonlinear function of all gradients: no parallel form is exact, tokens follow one another. With `segment`
         above 1 the gradients of a segment, at its start, are summed in parallel, and one step is taken at its end.
     """
     return Memory(

@@ -132,7 +132,7 @@ def outcome(run: Run, memory: Memory, x: Inputs, *, gradients: bool = True) -> O
     leaves = {name: t.detach().clone().requires_grad_() for name, t in x.tensors().items()}
     x = x.with_tensors(leaves)
     result = run(memory, x, x.state(memory))
-    after = {n: t for n, t in body(result.state).items() if t.is_floating_point()}
+    after = {n: t for n, t in sorted(body(result.state).items()) if t.is_floating_point()}
     total = torch.zeros((), dtype=torch.float64)
     generator = torch.Generator().manual_seed(7)
     for tensor in (result.output, *after.values()):
