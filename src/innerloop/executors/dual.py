@@ -27,6 +27,7 @@ from torch import Tensor
 from ..core.architecture import MLP, Architecture, Layer, Linear, Matrix, SwiGLU, plainly
 from ..core.functions import EPS
 from ..core.objective import Objective
+from . import activations
 
 Weights = Mapping[str, Tensor]
 KNOWN = (Matrix, MLP, SwiGLU)
@@ -58,7 +59,7 @@ def key_pass(architecture: Architecture, weights: Weights, x: Tensor, error: Cal
     inputs, outputs = [x], []
     for layer in architecture.layers[:-1]:
         outputs.append(linear(layer, inputs[-1]))
-        inputs.append(_activation(architecture.activation, outputs[-1]))
+        inputs.append(activations.forward(architecture.activation, outputs[-1]))
     y = linear(architecture.layers[-1], inputs[-1])
     delta = -error(architecture.finish(dict(weights), x, y))
     if architecture.norm:
@@ -66,7 +67,7 @@ def key_pass(architecture: Architecture, weights: Weights, x: Tensor, error: Cal
     names = [weight for weight, _ in architecture.layers]
     deltas = {names[-1]: delta}
     for name, lower, z in zip(names[:0:-1], names[-2::-1], outputs[::-1], strict=True):
-        delta = _activation_backward(architecture.activation, delta @ weights[name].mT, z)
+        delta = activations.backward(architecture.activation, delta @ weights[name].mT, z)
         deltas[lower] = delta
     return Pass(dict(zip(names, inputs, strict=True)), deltas)
 
@@ -77,22 +78,8 @@ def _gated_pass(weights: Weights, x: Tensor, error: Callable[[Tensor], Tensor]) 
     hidden = opened * up
     down = -error(hidden @ weights["down"])
     back = down @ weights["down"].mT
-    deltas = {"gate": _activation_backward("silu", back * up, gate), "up": back * opened, "down": down}
+    deltas = {"gate": activations.backward("silu", back * up, gate), "up": back * opened, "down": down}
     return Pass({"gate": x, "up": x, "down": hidden}, deltas)
-
-
-def _activation(name: str, z: Tensor) -> Tensor:
-    if name == "silu":
-        return torch.nn.functional.silu(z)
-    return torch.nn.functional.gelu(z, approximate="tanh" if name == "gelu_tanh" else "none")
-
-
-def _activation_backward(name: str, grad: Tensor, z: Tensor) -> Tensor:
-    """`grad * act'(z)`, by the kernel that autograd itself uses."""
-    if name == "silu":  # its kernel has no derivative of its own
-        s = torch.sigmoid(z)
-        return grad * (s + z * s * (1 - s))
-    return torch.ops.aten.gelu_backward(grad, z, approximate="tanh" if name == "gelu_tanh" else "none")
 
 
 def _norm_backward(grad: Tensor, y: Tensor, weight: Tensor) -> Tensor:

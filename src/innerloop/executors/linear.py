@@ -28,9 +28,10 @@ def dual_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tensor, Carry
     assert tile.after is not None
     constants, W = setting.constants(carry.memory), setting.written(carry.memory)
     averaged = isinstance(memory.learner, GradientStep) and memory.learner.average
-    U = carry.buffers if tile.before.m is not None else None
-    if averaged:
-        U = choose(tile.begins, {n: torch.zeros_like(u) for n, u in carry.buffers.items()}, carry.buffers)
+    U: Weights | None = carry.buffers if tile.before.m is not None else None
+    if averaged and tile.begins is not False:  # the sum starts anew
+        fresh = {n: torch.zeros_like(u) for n, u in carry.buffers.items()}
+        U = None if tile.begins is True else choose(tile.begins, fresh, carry.buffers)
     at = carry.anchor or W
     if memory.anchor == "retained" and memory.segment == 1:
         at = memory.retention.keep(W, _first(tile, "log_decay"), setting.initial)
@@ -46,10 +47,14 @@ def dual_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tensor, Carry
     if "memory_norm" in setting.info:
         layers = setting.network.layers
         notes["memory_norm"] = memory_norms(layers, after, seen, setting.rate, base, U, home)
-    written, buffers = _end(setting, seen, after, tile.p, E, base, U, home)
-    if averaged:  # a tile without a token leaves even the stale sum of a finished segment alone
-        some = tile.real.any(-1)
-        written, buffers = choose(some, written, W), choose(some, buffers, carry.buffers)
+    if averaged:
+        assert E is not None
+        assert tile.scale is not None
+        written, buffers = _mean_end(setting, seen, tile.scale, E, base, U)
+        if tile.some is not True:  # a tile without a token leaves even the stale sum of a finished segment alone
+            written, buffers = choose(tile.some, written, W), choose(tile.some, buffers, carry.buffers)
+    else:
+        written, buffers = _end(setting, seen, after, tile.p, E, base, U, home)
     return output, Carry(constants | written, buffers, carry.anchor), notes
 
 
@@ -138,6 +143,19 @@ def _end(
             if late is not None and U is not None and p is not None:
                 buffers[name] = _times(p, U[name]) - late[name]
     return written, buffers
+
+
+def _mean_end(
+    setting: Setting, seen: Pass, scale: Tensor, E: list[Tensor], anchor: Weights, past: Weights | None
+) -> tuple[Weights, Weights]:
+    """The same of a running mean: the sum, and what it leaves of the segment's start."""
+    written: Weights = {}
+    total: Weights = {}
+    for layer in setting.network.layers:
+        for name, less in added(layer, seen, E[setting.rate[layer[0]]]).items():
+            total[name] = -less if past is None else past[name] - less
+            written[name] = torch.addcmul(anchor[name], _column(scale, less), total[name], value=-1)
+    return written, total
 
 
 def _sums(setting: Setting, tile: Tile, seen: Pass, buffers: Weights) -> Weights:

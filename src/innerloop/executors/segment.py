@@ -37,7 +37,7 @@ from .window import halo
 SUMMARY = "gradients at the segment's start, by products of its tokens"
 CHUNKS = {"dual": 64, "waiting": 256, "materialised": 16}  # measured: benchmarks/deep.py
 BLOCK = 32  # tiles whose coefficients are made at once
-LIMIT = 2**28  # bytes of graph above which checkpointing is on unless it is asked for
+LIMIT = 2**29  # bytes of graph above which checkpointing is on unless it is asked for
 
 
 def kind(memory: Memory) -> str:
@@ -213,7 +213,7 @@ def _block(
             {n: x[i] for n, x in gates.items()}, at(tokens.get("gamma")), before, after,
             None if made is None else at(made.p_last),
             None if made is None or made.E_last is None else [x[i] for x in made.E_last],
-            real[i], tokens["position"][i], *flag,
+            None if "scale" not in tokens else tokens["scale"][i, :, -1], real[i], tokens["position"][i], *flag,
         )  # fmt: skip
         out, carry, notes = work(setting, tile, start(setting, tile, carry))
         outputs.append(out)
@@ -226,6 +226,7 @@ class _Flags(NamedTuple):
     restart: Flag
     begins: Flag
     ends: Flag
+    some: Flag
 
 
 class _Clock(NamedTuple):
@@ -234,13 +235,12 @@ class _Clock(NamedTuple):
 
 def _clock(memory: Memory, call: Call, cut: Tiles) -> _Clock:
     """What happens before and in each tile, as cheaply as it can be said."""
-    heads = call.q.shape[2]
-    begins, ends = cut.begins, cut.ends
-    if memory.segment == 1:
-        real = cut.real
-        begins = ends = None if real is None else real.any(-1)
-    parts = [_flag(x, heads, cut.count, default) for x, default in ((cut.restart, False), (begins, True), (ends, True))]
-    return _Clock([_Flags(*three) for three in zip(*parts, strict=True)])
+    heads, real = call.q.shape[2], cut.real
+    some = None if real is None else real.any(-1)
+    begins, ends = (some, some) if memory.segment == 1 else (cut.begins, cut.ends)
+    marks = ((cut.restart, False), (begins, True), (ends, True), (some, True))
+    parts = [_flag(x, heads, cut.count, default) for x, default in marks]
+    return _Clock([_Flags(*four) for four in zip(*parts, strict=True)])
 
 
 def _flag(x: Tensor | None, heads: int, count: int, default: bool) -> list[Flag]:

@@ -48,11 +48,13 @@ class Tile:
     after: Rows | None
     p: Tensor | None
     E: list[Tensor] | None
+    scale: Tensor | None
     real: Tensor
     position: Tensor
     restart: Flag
     begins: Flag
     ends: Flag
+    some: Flag
 
 
 @dataclass(frozen=True)
