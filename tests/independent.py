@@ -150,8 +150,7 @@ def titans_linear(
 
 def longhorn(q: Array, k: Array, v: Array, gates: Gates = None, order: str = WR, S0: Start = None) -> Answer:
     """S_t = argmin_S 1/2 |S - a S_{t-1}|^2 + lr/2 |S^T k - v|^2, as stacked least squares."""
-    T, K = k.shape
-    gate, memories = _gates(gates, "lr log_decay", T), [_start(S0, k, v)]
+    (T, K), gate, memories = k.shape, _gates(gates, "lr log_decay", len(k)), [_start(S0, k, v)]
     for t in range(T):
         kept, weight = _spread(np.exp(gate["log_decay"][t]), K) @ memories[-1], np.sqrt(gate["lr"][t])
         memories.append(_solve(np.vstack([np.eye(K), weight * k[t]]), np.vstack([kept, weight * v[t]])))

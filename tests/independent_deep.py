@@ -269,3 +269,100 @@ DEEP_ROWS: dict[str, Callable[..., Answer]] = {row.__name__: row for row in (
     "adam_memory": _matrix(adam, "lr log_decay momentum"),
     "shampoo_memory": _matrix(shampoo, "lr log_decay"),
 }
+
+
+def check_deep_by_hand(
+    row: str, q: Any, k: Any, v: Any, wanted: Any, start: Mapping[str, ArrayLike], gates: Any = (), options: Any = (),
+    final: Any = (),
+) -> None:
+    """A flat list stands for [T, 1]."""
+    q, k, v, wanted = (np.reshape(np.asarray(x, float), (len(x), -1)) for x in (q, k, v, wanted))
+    options = dict(options)
+    order = {"order": options.pop("order")} if "order" in options else {"order": RW if row == "lact" else WR}
+    outputs, after = DEEP_ROWS[row](Call(q, k, v, dict(gates), start, **order), **options)
+    np.testing.assert_allclose(outputs, wanted, rtol=1e-12, atol=1e-12, err_msg=row)
+    for name, value in dict(final).items():
+        np.testing.assert_allclose(after[name].ravel(), np.ravel(value), rtol=1e-12, atol=1e-15, err_msg=row)
+
+
+H, R2, R3, ONE = -log(2), 2**0.5, 3**0.5, 1 / (1 + 1e-8)  # exp(H) = 1/2
+D = 0.75e-3  # layer norm of (D, -D): s^2 = .75^2 + 1 = 1.25^2 in 1e-6, so +- 3/5; back: e -> (e1 - e2)/2 * .64/1.25e-3
+TTT1 = {"weight_0": [[D, -D], [0, 0]], "bias_0": [0, 0], "norm_weight": [1, 1], "norm_bias": [0, 0]}
+TTT2 = {"weight_0": [[10]], "weight_1": [[D / 10, -D / 10]], "bias_0": [0], "bias_1": [0, 0]} | {
+    n: TTT1[n] for n in ("norm_weight", "norm_bias")}
+TINY = {"weight_0": [[20]], "weight_1": [[0.05]]}  # f(1) = gelu(20)/20 = 1: far from 0, gelu is x or 0
+OMEGA = {"weight_0": [[10], [10]], "weight_1": [[0.05]], "feature_coefficients": [1, 1]}  # features (1, x)
+BARE = {"norm": False, "residual": False, "segment": 4}
+# arguments of check_deep_by_hand, worked out on paper
+DEEP_HAND_CASES: list[tuple[Any, ...]] = [
+    # f(k) = (1.6, -.6), r = (1, -1), at z 512 (1, -1): one step takes D from W's first row and from b, z = -D.
+    # The next pair is fitted: half that step, z = 0; without average the whole one; by the gate none
+    ("ttt_linear", [[1, 0]] * 2, [[1, 0]] * 2, [[0.6, 0.4], [1.6, -0.6]], [[0.4, 0.6], [1, 0]], TTT1,
+     {"lr": [D / 512] * 2}, {}, {"memory/weight_0": [D / 2, -D / 2, 0, 0], "memory/bias_0": [-D / 2, D / 2]}),
+    ("ttt_linear", [[1, 0]] * 2, [[1, 0]] * 2, [[0.6, 0.4], [1.6, -0.6]], [[0.4, 0.6]] * 2, TTT1, {"lr": [D / 512] * 2},
+     {"average": False}),
+    ("ttt_linear", [[1, 0]] * 2, [[1, 0]] * 2, [[0.6, 0.4], [1.6, -0.6]], [[0.4, 0.6], [1.6, -0.6]], TTT1,
+     {"lr": [D / 512] * 2, "scale": [1, 0]}, {"average": True}),
+    # hidden 10, the same r: b1 = -+D, W1 = +-(D/10 - 10 D); at the hidden sum 2 (D/10) 512 times lr: D^2/5. q = -1: 0
+    ("ttt_mlp", [-1], [1], [[0.6, 0.4]], [[-1.6, 0.6]], TTT2, {"lr": [D / 512]}, {"expansion": 1},
+     {"memory/weight_0": 10 - D * D / 5, "memory/bias_0": -D * D / 5, "memory/weight_1": [-9.9 * D, 9.9 * D]}),
+    # r = -2: g = (-.1, -40) of (W0, W1), twice. U = (.01, 4), (.015, 6); W = (10.01, 4.025), (10.025, 10.025)
+    ("titans", [1, 1], [1, 1], [3, 3], [40.29025, 100.500625], TINY,
+     {"lr": [0.1] * 2, "momentum": [0.5] * 2, "log_decay": [H, 0]}, {"expansion": 1},
+     {"buffers/weight_0": 0.015, "buffers/weight_1": 6}),
+    # toward the start: (20.01, 4.05); halfway back, (20.005, 2.05) + (.015, 6)
+    ("titans", [1, 1], [1, 1], [3, 3], [81.0405, 20.02 * 8.05], TINY,
+     {"lr": [0.1] * 2, "momentum": [0.5] * 2, "log_decay": [H, H]}, {"expansion": 1, "toward": "init"}),
+    # W = 1/A; r = -2, slope -4: g = (-.2, -80), A = (.1, 40). At the segment's end A = (.15, 60): f(10) = (200/3)/60
+    ("moneta", [1], [1], [3], [0.25], {"weight_0": [[0.05]], "weight_1": [[20]]}, {"lr": [0.25]}, BARE),
+    ("moneta", [1, 10], [1, 1], [3, 3], [1, 10 / 9], {"weight_0": [[0.05]], "weight_1": [[20]]}, {"lr": [0.25] * 2},
+     BARE | {"segment": 2, "apply": "segment"}, {"memory/weight_0": 0.15, "memory/weight_1": 60}),
+    # |(3^(1/2), 2)|_4^2 = (9 + 16)^(1/2) = 5: W1 = (3^(1/2), 2)/5, corrected (3 3^(1/2), 8)/5
+    ("moneta", [1], [1], [[0, 0]], [[4 * R3, 8]], {"weight_0": [[0.05]], "weight_1": [[R3, 2]]}, {"lr": [0]}, BARE),
+    ("moneta", [1], [1], [[0, 0]], [[12 * R3, 32]], {"weight_0": [[20]], "weight_1": [[R3, 2]]}, {"lr": [0]},
+     BARE | {"variant": "corrected"}),
+    # r = -2: slope -1 under the first threshold, -2 under the second: W = (20.005, 2.05), then + (.01, 4)
+    ("yaad", [1, 1], [1, 1], [3, 3], [20.005 * 2.05, 20.015 * 6.05], TINY, {"lr": [0.1] * 2, "delta": [1, 4]}, BARE),
+    # r = (-2, -.5), |r| > 1: slope (-1, -1); corrected (-1, -.5): W0 + .1 * .05 * (2 or 1.5), W1 + 2 * (1, 1 or .5)
+    ("yaad", [1], [1], [[3, 1.5]], [[20.01 * 2.05] * 2], {"weight_0": [[20]], "weight_1": [[0.05] * 2]},
+     {"lr": [0.1]}, BARE),
+    ("yaad", [1], [1], [[3, 1.5]], [[20.0075 * 2.05, 20.0075 * 1.05]], {"weight_0": [[20]], "weight_1": [[0.05] * 2]},
+     {"lr": [0.1]}, BARE | {"variant": "corrected"}),
+    # columns (1/2, 1/2), (3/4, 1/4): hidden (50, 75), f = 50*50 + 50*75, r = 1. lr g = ln2 (2, 3) of A1, ln2 (2, 2) of
+    # A0's first row: (1/5, .), (3/7, .) and (2/3, 1/3): 100*(2/3*20 + 1/3*300/7)
+    ("memora", [[1, 0]], [[1, 0]], [6249], [58000 / 21], {"weight_0": [[0, log(3)], [0, 0]], "weight_1": [[0], [0]]},
+     {"lr": [-H / 25]}, BARE | {"total": 100}),
+    # r = -1: g = -(.05, .05; 20), W = (10.005, 10.005; 2.05). At k = 2: f = 1.5, r = -1, g = -(.05, .1; 30), and half
+    # of the first again: W = (10.0125, 10.0175; 6.05)
+    ("omeganet", [1, 1], [1, 2], [2, 2.5], [20.01 * 2.05, 20.03 * 6.05], OMEGA,
+     {"lr": [0.1] * 2, "window": [[1, 0.5]] * 2}, {"window": 2, "degree": 1, "expansion": 1}),
+    # NS of one step takes the only singular value 1 to .701: W1 + .701, W0 + .701/2^(1/2) (1, 1), and again (U halves)
+    ("atlas", [1, 1], [1, 1], [2, 1], [(20 + 0.701 * R2) * 0.751, (20 + 1.402 * R2) * 1.452], OMEGA,
+     {"momentum": [0.5] * 2}, {"window": 1, "degree": 1, "expansion": 1, "num_steps": 1}),
+    # once, at the end: half of W, + 3/4 of that step
+    ("atlas", [1, 1], [1, 1], [2, 1], [1, (10 + 0.52575 * R2) * 0.55075], OMEGA,
+     {"lr": [1, 0.5], "log_decay": [H, 0]},
+     {"window": 1, "degree": 1, "expansion": 1, "num_steps": 1, "segment": 2, "apply": "segment"}),
+    # f(1) = silu(40)/40; NS takes 1 to .1172: gate 40.1172, up 1.1172, down .025, which keep their lengths but for 1e-5
+    ("lact", [1, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 40.1172 / 40.11721 * 1.1172 / 1.11721 * 0.025 / 0.02501],
+     {"gate": [[40]], "up": [[1]], "down": [[0.025]]}, {"lr": [[1, 1, 0]] * 3},
+     {"expansion": 1, "num_steps": 1, "segment": 2}),
+    # A = 1, then 1/2 + 1/2: l = 1, M = 4^(-1/2): S = 4/2; half of it, error 3: 1 + 3/2
+    ("preconditioned_deltanet", [1, 1], [1, 1], [4, 4], [2, 2.5], {"S": [[0]]},
+     {"log_decay": [0, H], "precond_lr": [1, 0.5], "precond_log_decay": [0, H]},
+     {"center": log(1 + 1e-6) - 1, "span": 4}, {"buffers/second": 1}),
+    # g = -1, G = 1, S = ONE; g = -3/4, G = 25/16. In one segment g = -1 - 2, lr 3/4
+    ("adagrad_memory", [1, 1], [1, 1], [1, ONE + 0.75], [ONE, ONE + 0.75 / (1.25 + 1e-8)], {"S": [[0]]}, {}, {},
+     {"buffers/S": 25 / 16}),
+    ("adagrad_memory", [1, 1], [1, 1], [1, 2], [0, 2.25 / (3 + 1e-8)], {"S": [[0]]}, {"lr": [1, 0.5]}, {"segment": 2}),
+    # M = g1; g2 = -g1/2 makes (1/4 g1 + 1/2 g2)/(3/4) nothing
+    ("adam_memory", [1, 1], [1, 1], [1, ONE - 0.5], [ONE] * 2, {"S": [[0]]},
+     {"momentum": [0.5] * 2}, {}, {"buffers/first.S": 0, "buffers/second.S": 0.99 * 0.01 + 0.01 / 4}),
+    # in 1e-3: g = -3/4, L = R = 9/16 + 1 = (5/4)^2, step 3/5; g = -3, L = (5/4)^2 + 3^2 = (13/4)^2, step 12/13
+    ("shampoo_memory", [1, 1], [1, 1], [D, 0.603], [0.6, 0.6 + 12 / 13], {"S": [[0]]}),
+]
+
+if __name__ == "__main__":
+    for case in DEEP_HAND_CASES:
+        check_deep_by_hand(*case)
+    assert {case[0] for case in DEEP_HAND_CASES} == set(DEEP_ROWS)

@@ -168,9 +168,9 @@ LOSSES = {
 # -- maps of whole matrices: from what is kept to what is read, after a write, of a step --
 
 def lq(q: float, form: str) -> Callable[[Array], Array]:
-    """A / |A|_q^(q-2) as printed, or with the entries' powers, sign(A) |A|^(q-1) / |A|_q^(q-2)."""
+    """A / |A|_q^(q-2) as printed, or with the entries' powers, sign(A) |A|^(q-1) / |A|_q^(q-2); 0 stays 0."""
     def link(A: Array) -> Array:
-        size = (abs(A) ** q).sum() ** (1 / q)
+        size = (abs(A) ** q).sum() ** (1 / q) or 1.0
         return (A if form == "paper" else np.sign(A) * abs(A) ** (q - 1)) / size ** (q - 2)
     return link
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -44,9 +45,7 @@ class Network(nn.Module):
         gelu = {"gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"), "silu": nn.SiLU()}[model.activation]
         hidden = model.expansion * key_dim
         sizes = [key_dim, *[hidden] * (model.depth - 1), value_dim]
-        self.linears = nn.ModuleList(
-            nn.Linear(i, o, bias=model.bias) for i, o in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.linears = nn.ModuleList(nn.Linear(i, o, bias=model.bias) for i, o in pairwise(sizes))
         self.body = nn.Sequential()
         for i, linear in enumerate(self.linears):
             self.body.append(linear)
@@ -228,13 +227,18 @@ def test_polynomial_coefficients_start_at_the_exponentials() -> None:
 def test_fourier_features_approximate_the_gaussian_kernel(bandwidth: float) -> None:
     """<phi(x), phi(y)> against exp(-|x - y|^2 / 2 h^2), within five standard errors of that many cosines."""
     num = 20_000
-    state = il.init_state(memory(il.Features(il.fourier(num, bandwidth))), 1, 1, 3, 1, dtype=torch.float64)
+    cosines, generator = il.fourier(num, bandwidth), np.random.default_rng(1)
+    begun = cosines.start(lambda shape: generator.standard_normal((1, 1, *shape)), cosines.constants(3))
+    start = {
+        name: torch.as_tensor(w, dtype=torch.float64).expand(1, 1, *cosines.constants(3)[name])
+        for name, w in begun.items()
+    }
     x = normal(1, 1, 12, 3)
-    phi = il.fourier(num, bandwidth).features(dict(state.memory), x)
+    phi = cosines.features(start, x)
     assert phi.shape == (1, 1, 12, num)
     squares = torch.cdist(x, x).square()
     assert float((phi @ phi.mT - torch.exp(-squares / (2 * bandwidth**2))).abs().max()) < 5 / num**0.5
-    phases = state.memory["feature_phases"]
+    phases = start["feature_phases"]
     assert 0 <= float(phases.min()) < 0.01
     assert 2 * math.pi - 0.01 < float(phases.max()) <= 2 * math.pi
     assert float(phases.mean()) == pytest.approx(math.pi, abs=5 * math.pi / (3 * num) ** 0.5)

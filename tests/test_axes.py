@@ -1,8 +1,13 @@
-"""Each axis alone: errors against autograd, retentions by hand, learners against autograd or a direct solve, JSON."""
+"""Learners that are linear or exact, against autograd and direct solves; deep memories that are shallow ones; JSON.
+
+The other axes: test_architectures.py, test_objectives.py, test_retentions.py, test_preconditioned.py; what is refused:
+test_refusals.py; whole rules, token by token: test_segment_rules.py.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +22,11 @@ from innerloop.core.axis import Axis
 from innerloop.core.linalg import solve_psd
 from innerloop.core.reference import TorchProblem
 from innerloop.testing import assert_close
+from test_preconditioned import normal, uniform
 
 torch.set_num_threads(1)
 
 B, H, K, V = 2, 3, 4, 3
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def problem(
@@ -62,66 +64,7 @@ def problem(
     )
 
 
-LR = 0.1 + 0.8 * torch.rand(B, H, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-
-
-# objectives
-
-
-@pytest.mark.parametrize("objective", [il.Dot(), il.L2()])
-def test_error_is_the_negative_gradient_of_the_loss(objective: Any) -> None:
-    prediction, value = normal(B, H, V).requires_grad_(), normal(B, H, V, seed=1)
-    (gradient,) = torch.autograd.grad(objective.loss(prediction, value).sum(), prediction)
-    assert_close(objective.error(prediction, value), -gradient, "error")
-    assert objective.loss(prediction, value).shape == (B, H)
-
-
-def test_losses_by_hand() -> None:
-    prediction, value = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -1.0])
-    assert float(il.L2().loss(prediction, value)) == 6.5  # (4 + 9) / 2: the loss carries 1/2
-    assert float(il.Dot().loss(prediction, value)) == -1.0
-
-
-# architectures
-
-
-def test_matrix_reads_by_its_transpose() -> None:
-    S, x = normal(B, H, K, V), normal(B, H, 5, K, seed=1)
-    assert_close(il.Matrix().apply({"S": S}, x), torch.einsum("bhkv,bhnk->bhnv", S, x), "S^T x")
-    assert il.Matrix().shapes(K, V) == {"S": (K, V)}
-
-
-def test_kernels_by_hand() -> None:
-    q, k, h = torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[3.0, 1.0]]]), torch.tensor(2.0)
-    assert float(il.Exemplars("exp").log_weights(q, k, h)) == pytest.approx(5 / 4)
-    assert float(il.Exemplars("gaussian").log_weights(q, k, h)) == pytest.approx(-5 / 8)  # -(4 + 1) / (2 * 4)
-
-
-# retentions
-
-
-def test_keep_and_decay_by_hand() -> None:
-    S, S0, step = ({"S": normal(B, H, K, V, seed=s)} for s in (0, 1, 2))
-    a = LR.log()
-    assert il.Keep().keep(S, a, S0) is S
-    assert_close(il.Keep().merge(S, step, None, S0)["S"], S["S"] + step["S"], "Keep.merge")
-    whole = LR[..., None, None]
-    assert_close(il.Decay("head").keep(S, a, S0)["S"], whole * S["S"], "decay per head")
-    assert_close(il.Decay("head").merge(S, step, a, S0)["S"], whole * S["S"] + step["S"], "Decay.merge")
-    home = il.Decay("head", toward="init").keep(S, a, S0)["S"]
-    assert_close(home, S0["S"] + whole * (S["S"] - S0["S"]), "toward the initial memory")
-    channels = -torch.rand(B, H, K, dtype=torch.float64)
-    assert_close(il.Decay("channel").keep(S, channels, S0)["S"], channels.exp()[..., None] * S["S"], "per channel")
-    assert il.Decay().keep(S, None, S0) is S
-    gone = il.Decay().keep(S, torch.full((B, H), float("-inf"), dtype=torch.float64), S0)["S"]
-    assert torch.equal(gone, torch.zeros_like(gone))
-
-
-def test_retnet_schedule() -> None:
-    schedule = il.Decay(schedule="retnet").scheduled(4)
-    assert schedule is not None
-    assert np.exp(schedule) == pytest.approx([31 / 32, 63 / 64, 127 / 128, 255 / 256], rel=1e-15)
-    assert il.Decay().scheduled(4) is None
+LR = uniform(B, H, seed=4)
 
 
 # learners
@@ -253,19 +196,145 @@ def test_solve_psd_reads_the_minimum_norm() -> None:
     assert bool(gradient.isfinite().all())
 
 
+def test_learners_need_only_their_protocol() -> None:
+    """`Problem` is all that a learner sees: a plain namespace will do (another framework brings its own)."""
+    key, value, S = normal(B, H, K), normal(B, H, V), normal(B, H, K, V)
+    seen = SimpleNamespace(
+        key=key, value=value, gates=il.Gates(), architecture=il.Matrix(), retention=il.Keep(), initial={}, anchor=None,
+        anchored_at="previous", apply="token", position=torch.zeros(B, dtype=torch.int64), segment=1, scalars={},
+        closes=torch.ones(B, dtype=torch.bool), gradient=lambda w: w,
+    )  # fmt: skip
+    written = il.GradientStep().write(seen, {"S": S}, {})[0]["S"]
+    assert_close(written, 0 * S, "lr 1 along a gradient equal to the memory", scale=1)
+
+
+# deep memories that are shallow ones
+
+
+T = 12
+Q, KEYS, VALUES = normal(B, T, H, K, seed=11), normal(B, T, H, K, seed=12) / 2, normal(B, T, H, V, seed=13)
+GATE, MORE = uniform(B, T, H, seed=14), uniform(B, T, H, seed=15)
+
+
+def outputs(memory: il.Memory, initial: dict[str, Tensor] | None = None, **gates: Tensor) -> Tensor:
+    state = il.init_state(memory, B, H, K, V, initial=initial, dtype=torch.float64)
+    return il.scan(memory, Q, KEYS, VALUES, il.Gates(**gates), state).output
+
+
+def linear(learner: Any, retention: Any = None, **options: Any) -> il.Memory:
+    """A network of one layer without a bias."""
+    return il.Memory(il.MLP(depth=1), il.L2(), retention or il.Keep(), learner, **options)
+
+
+START = {"weight_0": normal(1, 1, K, V, seed=15)}
+
+
+def test_one_token_of_linear_ttt_is_the_delta_rule() -> None:
+    """Without norm and residual, in segments of one token: S <- S + lr k (v - S^T k)^T, worked out here."""
+    S, wanted = START["weight_0"].expand(B, H, K, V), []
+    for t in range(T):
+        k, v = KEYS[:, t, :, :, None], VALUES[:, t, :, None]
+        S = S + GATE[:, t, :, None, None] * k @ (v - k.mT @ S)
+        wanted.append((Q[:, t, :, None] @ S)[:, :, 0])
+    got = outputs(linear(il.GradientStep(average=True)), START, lr=GATE)
+    assert_close(got, torch.stack(wanted, 1), "one token of TTT")
+
+
+def test_titans_linear_is_the_delta_rule_with_momentum() -> None:
+    """U <- m U + lr k (v - S^T k)^T, S <- a S + U; as a matrix and as a network of one layer."""
+    S, U, wanted, decay = START["weight_0"].expand(B, H, K, V), torch.zeros(()), [], -GATE / 5
+    for t in range(T):
+        k, v = KEYS[:, t, :, :, None], VALUES[:, t, :, None]
+        a, m, lr = (g[:, t, :, None, None] for g in (decay.exp(), MORE, GATE))
+        U = m * U + lr * k @ (v - k.mT @ S)
+        S = a * S + U
+        wanted.append((Q[:, t, :, None] @ S)[:, :, 0])
+    gates = {"lr": GATE, "log_decay": decay, "momentum": MORE}
+    assert_close(
+        outputs(il.get("titans_linear"), {"S": START["weight_0"]}, **gates), torch.stack(wanted, 1), "titans_linear"
+    )
+    assert_close(outputs(linear(il.Momentum(), il.Decay()), START, **gates), torch.stack(wanted, 1), "one layer")
+
+
+def test_the_mean_of_ttt_decays_toward_the_segments_start() -> None:
+    """D = m - m_0: scale 1/i of the sum is D <- (i-1)/i D - lr/i g (equations, section 3), the whole one segment."""
+    model, count = il.MLP(2, bias=True, norm=True), torch.arange(1, T + 1, dtype=torch.float64)[:, None].expand(B, T, H)
+    mean = il.Memory(model, il.L2(), il.Keep(), il.GradientStep(average=True), segment=T)
+    home = il.Memory(model, il.L2(), il.Decay(toward="init"), il.GradientStep(), segment=T)
+    faded = ((count - 1) / count).log()
+    assert_close(outputs(mean, lr=GATE), outputs(home, lr=GATE / count, log_decay=faded), "as a decay toward init")
+
+
+def test_absent_gates_are_their_documented_values() -> None:
+    """lr 1, log_decay 0, momentum the learner's own, scale 1/i: written out they change nothing, segments or not."""
+    one, step = torch.ones(B, T, H, dtype=torch.float64), torch.arange(T) % 4 + 1
+    for options in ({}, {"segment": 4}, {"segment": 4, "apply": "segment"}):
+        for learner, m in ((il.Adam(0.6), 0.6), (il.Muon(coefficient=0.3), 0.3)):
+            memory = linear(learner, il.Decay(), **options)
+            got = outputs(memory, START, lr=one, log_decay=0 * one, momentum=m * one)
+            assert_close(outputs(memory, START), got, f"{memory}")
+    small = {"weight_0": 0.1 * START["weight_0"]}
+    memory = linear(il.Momentum(0.4), segment=4)
+    assert_close(outputs(memory, small), outputs(memory, small, lr=one, momentum=0.4 * one), "momentum")
+    memory = linear(il.GradientStep(average=True), segment=4)
+    scale = (1 / step.double())[:, None] * one
+    assert_close(outputs(memory, small), outputs(memory, small, lr=one, scale=scale), "scale")
+
+
+WAYS = [il.GradientStep(), il.Momentum(), il.Muon(), il.Muon(lr="inside"), il.AdaGrad(), il.Adam(), il.Shampoo()]
+PASTS = [il.Keep(), il.Decay(), il.Decay("channel"), il.ElasticNet(0.1, 0.3), il.RowNorm(), il.Lq(), il.KL()]
+
+
+@pytest.mark.parametrize("past", PASTS, ids=lambda r: str(r).partition(", ")[0])
+@pytest.mark.parametrize("way", WAYS, ids=lambda w: f"{type(w).__name__} {getattr(w, 'lr', '')}")
+def test_segments_of_one_token_are_tokens(way: Any, past: Any) -> None:
+    """With segment 1 "at the segment's end" is "at the token", whatever the learner, link, norm or prox."""
+    token = il.Memory(il.Matrix(), il.L2(), past, way)
+    if token.learner.linear and token.retention.linear:
+        with pytest.raises(ValueError, match="apply='segment'"):
+            replace(token, apply="segment")
+        return
+    gates = {"lr": GATE / 5}
+    if "momentum" in token.reads:
+        gates["momentum"] = MORE
+    if "log_decay" in token.reads:
+        gates["log_decay"] = -GATE[..., None].expand(B, T, H, K) if past == il.Decay("channel") else -GATE
+    start = {"S": START["weight_0"]}
+    assert_close(outputs(replace(token, apply="segment"), start, **gates), outputs(token, start, **gates), "segment 1")
+
+
 # values
 
 
 AXES: list[Any] = [
     il.Matrix(),
+    il.MLP(3, 3, "silu", bias=True, norm=True, residual=True, std=0.1),
+    il.SwiGLU(2),
+    il.polynomial(3),
+    il.fourier(5, 0.7),
+    il.Features(il.polynomial(3), il.MLP(2, norm=True)),
+    il.Features(il.fourier(5)),
     il.Exemplars("gaussian", 1, 0.3, 7, 2.0),
     il.Dot(),
     il.L2(),
+    il.Lp(1.5),
+    il.Huber(0.3, "switch"),
+    il.Robust(0.2),
     il.Keep(),
     il.Decay("channel", toward="init"),
     il.Decay(schedule="retnet"),
-    il.GradientStep(),
-    il.Momentum(0.3),
+    il.ElasticNet(0.2, 0.0),
+    il.RowNorm(),
+    il.Lq(3.0, "corrected"),
+    il.KL(2.0),
+    il.GradientStep(3, per="channel", max_norm=0.1),
+    il.GradientStep(average=True),
+    il.Momentum(0.3, "channel", 2.0),
+    il.Muon(3, "lact", "inside", 0.4),
+    il.Diagonal(0.1, 2.0),
+    il.AdaGrad(1e-4),
+    il.Adam(0.7, 0.8, 1e-3),
+    il.Shampoo(1e-3),
     il.Proximal(),
     il.GradientFlow(),
     il.Ridge(0.2, "directional"),
@@ -291,107 +360,33 @@ def test_axes_are_values(axis: Any) -> None:
 
 def test_every_axis_class_is_tried_above() -> None:
     from innerloop.core.architecture import Architecture
-    from innerloop.core.learner import GradientLearner, Learner
+    from innerloop.core.features import FeatureMap
+    from innerloop.core.learner import GradientLearner, Learner, LinearLearner
     from innerloop.core.objective import Objective
-    from innerloop.core.retention import Retention
+    from innerloop.core.retention import Retention, _Link
 
-    kinds = {Axis, Architecture, GradientLearner, Learner, Objective, Retention}
+    kinds = {Axis, Architecture, FeatureMap, GradientLearner, Learner, LinearLearner, Objective, Retention, _Link}
     ours = {c for c in Axis._classes.values() if c.__module__.startswith("innerloop") and c not in kinds}
     assert ours == {type(axis) for axis in AXES}
 
 
-INF, NAN = float("inf"), float("nan")
-REFUSED: list[tuple[Any, dict[str, Any], str]] = [
-    (il.Exemplars, {"kernel": "box"}, "kernel"),
-    (il.Exemplars, {"order": 2}, "order"),
-    (il.Exemplars, {"bandwidth": 0.0}, "bandwidth"),
-    (il.Exemplars, {"capacity": 0}, "capacity"),
-    (il.Exemplars, {"penalty": -1.0}, "penalty"),
-    (il.Decay, {"per": "token"}, "per"),
-    (il.Decay, {"toward": "mean"}, "toward"),
-    (il.Decay, {"schedule": "cosine"}, "schedule"),
-    (il.Decay, {"per": "channel", "schedule": "retnet"}, "schedule"),
-    (il.Momentum, {"coefficient": 1.5}, "coefficient"),
-    (il.Momentum, {"coefficient": -0.1}, "coefficient"),
-    (il.Ridge, {"penalty": -1.0}, "penalty"),
-    (il.Ridge, {"penalty": INF}, "penalty"),
-    (il.Ridge, {"penalty": NAN}, "penalty"),
-    (il.Ridge, {"penalty": True}, "penalty"),
-    (il.Ridge, {"penalty": "1"}, "penalty"),
-    (il.Ridge, {"rule": "sliding"}, "rule"),
-    (il.Kalman, {"process_noise": -1.0}, "process_noise"),
-    (il.Kalman, {"observation_noise": 0.0}, "observation_noise"),
-    (il.Kalman, {"prior_variance": 0.0}, "prior_variance"),
-]
-
-
-@pytest.mark.parametrize(("kind", "options", "named"), REFUSED, ids=str)
-def test_scalars_and_words_out_of_range_are_refused(kind: Any, options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        kind(**options)
-
-
-@dataclass(frozen=True)
-class Cubic(il.L2):
-    """An objective of the user's own."""
-
-
-M, X, D2 = il.Matrix(), il.Exemplars(), il.Decay()
-MEANINGLESS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-    ((X, il.L2(), il.Keep(), il.GradientStep()), {}, "Append"),
-    ((M, il.L2(), il.Keep(), il.Append()), {}, "Append"),
-    ((X, il.L2(), D2, il.Append()), {}, "Keep"),
-    ((M, il.L2(), D2, il.Kalman()), {}, "Keep"),
-    ((X, il.Dot(), il.Keep(), il.Append()), {}, "L2"),
-    ((M, il.Dot(), il.Keep(), il.Proximal()), {}, "L2"),
-    ((M, il.Dot(), il.Keep(), il.GradientFlow()), {}, "L2"),
-    ((M, il.Dot(), il.Keep(), il.Ridge()), {}, "L2"),
-    ((M, il.Dot(), il.Keep(), il.Kalman()), {}, "L2"),
-    ((M, il.L2(), il.Keep(), il.Proximal()), {"anchor": "retained"}, "anchor"),
-    ((M, il.L2(), il.Decay("channel"), il.Ridge()), {}, "per head"),
-    ((M, il.L2(), il.Decay(toward="init"), il.Ridge()), {}, "per head"),
-    ((M, il.L2(), il.Keep(), il.Proximal()), {"window": 2}, "window"),
-    ((M, il.L2(), il.Keep(), il.Ridge()), {"segment": 2}, "segment"),
-    ((X, il.L2(), il.Keep(), il.Append()), {"window": 2}, "window"),
-    ((X, il.L2(), il.Keep(), il.Append()), {"segment": 4}, "segment"),
-    ((M, il.L2(), D2, il.GradientStep()), {"segment": 2, "anchor": "retained"}, "segment"),
-    ((M, il.L2(), D2, il.GradientStep()), {"apply": "segment"}, "apply"),
-]
-
-
-@pytest.mark.parametrize(("axes", "options", "named"), MEANINGLESS, ids=lambda x: str(x)[:60])
-def test_combinations_that_mean_nothing_are_refused(axes: Any, options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        il.Memory(*axes, **options)
-
-
-def test_executors_refuse_what_they_do_not_know() -> None:
-    """A subclass may change the mathematics, so the fast forms of its parent decline it, and say so."""
-    memory = il.Memory(M, Cubic(), il.Keep(), il.GradientStep())
-    explained = il.explain(memory)
-    assert explained.executor == "loop"
-    assert any("Dot or L2" in reason for reason in explained.declined["affine"])
-    q, k, v = normal(1, 3, 1, 2), normal(1, 3, 1, 2, seed=1), normal(1, 3, 1, 2, seed=2)
-    with pytest.raises(ValueError, match="affine"):
-        il.chunked(memory, q, k, v, executor="affine")
-
-
-def test_learners_need_only_their_protocol() -> None:
-    """`Problem` is all that a learner sees: a plain namespace will do (another framework brings its own)."""
-    key, value, S = normal(B, H, K), normal(B, H, V), normal(B, H, K, V)
-    seen = SimpleNamespace(
-        key=key,
-        value=value,
-        gates=il.Gates(),
-        retention=il.Keep(),
-        initial={},
-        anchor=None,
-        anchored_at="previous",
-        gradient=lambda w: w,
-        parameter=None,
-        solve=None,
-        expm=None,
-    )
-    assert_close(
-        il.GradientStep().write(seen, {"S": S}, {})[0]["S"], 0 * S, "lr 1 along a gradient equal to the memory", scale=1
-    )
+def test_memories_are_values() -> None:
+    """JSON round trip, equality and hash of memories over these axes, options included."""
+    chosen: dict[str, list[Any]] = {kind: [] for kind in ("Architecture", "Objective", "Retention", "GradientLearner")}
+    for axis in AXES:
+        for kind, members in chosen.items():
+            if isinstance(axis, getattr(il, kind)):
+                members.append(axis)
+    tried = 0
+    options = {"window": 2, "segment": 3, "order": "read-write"}
+    for axes in product(*chosen.values()):
+        for more in ({}, options, {"anchor": "retained"}, {"apply": "segment", "segment": 2}):
+            try:
+                memory = il.Memory(*axes, **more)
+            except ValueError:
+                continue
+            again = il.Memory.from_json(memory.to_json())
+            assert again == memory
+            assert hash(again) == hash(memory)
+            tried += 1
+    assert tried > 2000

@@ -15,11 +15,20 @@ C = s tril(lr) Gamma, with U the sum G: p = 1, E = -lr Gamma.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .momentum import products
+
+
+class Rows(NamedTuple):
+    """Coefficients of the tokens t: A, m [G, c] (None: 1, 0) and C [G, c, n] for each step size."""
+
+    A: Tensor | None
+    m: Tensor | None
+    C: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,29 @@ class Coefficients:
     C_after: list[Tensor]
     p_last: Tensor | None
     E_last: list[Tensor] | None
+
+    def rows(self) -> list[tuple[Rows, Rows]]:
+        """Tile by tile: the coefficients of the reads, and after the writes."""
+        after = _unbound(self.A_after, self.m_after, self.C_after)
+        before = after if self.C is self.C_after else _unbound(self.A, self.m, self.C)
+        return list(zip(before, after, strict=True))
+
+    def ends(self) -> tuple[list[Tensor | None], list[list[Tensor] | None]]:
+        """Tile by tile: p_last and E_last."""
+        count = len(self.C[0])
+        p = [None] * count if self.p_last is None else list(self.p_last.unbind())
+        if self.E_last is None:
+            return p, [None] * count
+        return p, [list(x) for x in zip(*(e.unbind() for e in self.E_last), strict=True)]
+
+
+def _unbound(A: Tensor | None, m: Tensor | None, C: list[Tensor]) -> list[Rows]:
+    each = [x.unbind() for x in C]
+    none = [None] * len(each[0])
+    parts = zip(
+        none if A is None else A.unbind(), none if m is None else m.unbind(), zip(*each, strict=True), strict=True
+    )
+    return [Rows(a, b, list(c)) for a, b, c in parts]
 
 
 def coefficients(

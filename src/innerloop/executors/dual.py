@@ -28,6 +28,7 @@ from ..core.architecture import MLP, Architecture, Layer, Linear, Matrix, SwiGLU
 from ..core.functions import EPS
 from ..core.objective import Objective
 from . import activations
+from .coefficients import Rows
 
 Weights = Mapping[str, Tensor]
 KNOWN = (Matrix, MLP, SwiGLU)
@@ -38,14 +39,6 @@ class Pass(NamedTuple):
 
     inputs: dict[str, Tensor]
     deltas: dict[str, Tensor]
-
-
-class Rows(NamedTuple):
-    """Coefficients of the tokens t: A, m [G, c] (None: 1, 0) and C [G, c, n] for each step size."""
-
-    A: Tensor | None
-    m: Tensor | None
-    C: list[Tensor]
 
 
 def key_pass(architecture: Architecture, weights: Weights, x: Tensor, error: Callable[[Tensor], Tensor]) -> Pass:

@@ -17,7 +17,8 @@ from ..core.descent import PENDING, pooled_step
 from ..core.learner import GradientLearner, GradientStep
 from ..core.memory import Gates
 from ..core.retention import Decay
-from .dual import Pass, Rows, added, errors, gradient_norms, key_pass, memory_norms, reader
+from .coefficients import Rows
+from .dual import Pass, added, errors, gradient_norms, key_pass, memory_norms, reader
 from .tile import Carry, Setting, Tile, Weights, choose, lifted, lowered, norm, surprise
 
 
@@ -30,8 +31,8 @@ def dual_tile(setting: Setting, tile: Tile, carry: Carry) -> tuple[Tensor, Carry
     averaged = isinstance(memory.learner, GradientStep) and memory.learner.average
     U: Weights | None = carry.buffers if tile.before.m is not None else None
     if averaged and tile.begins is not False:  # the sum starts anew
-        fresh = {n: torch.zeros_like(u) for n, u in carry.buffers.items()}
-        U = None if tile.begins is True else choose(tile.begins, fresh, carry.buffers)
+        zeros = {} if tile.begins is True else {n: torch.zeros_like(u) for n, u in carry.buffers.items()}
+        U = choose(tile.begins, zeros, carry.buffers) if zeros else None
     at = carry.anchor or W
     if memory.anchor == "retained" and memory.segment == 1:
         at = memory.retention.keep(W, _first(tile, "log_decay"), setting.initial)
@@ -152,9 +153,9 @@ def _mean_end(
     written: Weights = {}
     total: Weights = {}
     for layer in setting.network.layers:
-        for name, less in added(layer, seen, E[setting.rate[layer[0]]]).items():
-            total[name] = -less if past is None else past[name] - less
-            written[name] = torch.addcmul(anchor[name], _column(scale, less), total[name], value=-1)
+        for name, more in added(layer, seen, -E[setting.rate[layer[0]]]).items():
+            total[name] = more if past is None else past[name] + more
+            written[name] = torch.addcmul(anchor[name], _column(scale, more), total[name], value=-1)
     return written, total
 
 

@@ -28,7 +28,7 @@ from ..core.reference import Result, split
 from ..core.retention import Decay, Keep
 from ..core.state import State, all_parameters
 from .coefficients import coefficients
-from .dual import KNOWN, Rows
+from .dual import KNOWN
 from .linear import dual_tile, waiting_tile
 from .materialised import materialised_tile
 from .tile import Carry, Flag, Setting, Tile, start
@@ -143,9 +143,11 @@ def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
 
     outputs: list[Tensor] = []
     told: dict[str, list[Tensor]] = {name: [] for name in call.info}
-    for first in range(0, cut.count, block):
-        several = {n: x[first : first + block] for n, x in tokens.items()}
-        flags = clock.flags[first : first + block]
+    # split and unbind, not slices: the gradient of a slice is as large as the whole
+    blocks = {n: x.split(block) for n, x in tokens.items()}
+    for number in range(len(blocks["q"])):
+        several = {n: x[number] for n, x in blocks.items()}
+        flags = clock.flags[number * block : (number + 1) * block]
         work: Callable[..., Any] = _block
         if again and learns:
             args = (setting, several, flags, carry, way)
@@ -194,26 +196,21 @@ def _block(
             rates, tokens.get("gate.log_decay"), momentum, tokens.get("scale"), tokens.get("gamma"), real,
             read_first=memory.order == "read-write",
         )  # fmt: skip
-    gates = {n.removeprefix("gate."): x for n, x in tokens.items() if n.startswith("gate.")}
-    own = {n.removeprefix("own."): x for n, x in tokens.items() if n.startswith("own.")}
+    each = {n: x.unbind() for n, x in tokens.items() if n != "scale"}
+    gates = {n.removeprefix("gate."): x for n, x in each.items() if n.startswith("gate.")}
+    own = {n.removeprefix("own."): x for n, x in each.items() if n.startswith("own.")}
     fixed = {n: setting.scalars[n][:, 0] for n in memory.objective.parameters if n not in own}
+    nothing: list[None] = [None] * len(flags)
+    rows = [(None, None)] * len(flags) if made is None else made.rows()
+    p, E = (nothing, nothing) if made is None else made.ends()
+    scales = tokens["scale"][..., -1].unbind() if "scale" in tokens else nothing
     outputs: list[Tensor] = []
     told: dict[str, list[Tensor]] = {name: [] for name in setting.info}
     for i, flag in enumerate(flags):
-
-        def at(x: Tensor | None, i: int = i) -> Tensor | None:
-            return None if x is None else x[i]
-
-        before = after = None
-        if made is not None:
-            before = Rows(at(made.A), at(made.m), [x[i] for x in made.C])
-            after = Rows(at(made.A_after), at(made.m_after), [x[i] for x in made.C_after])
         tile = Tile(
-            tokens["q"][i], tokens["k"][i], tokens["v"][i], {n: x[i] for n, x in own.items()} | fixed,
-            {n: x[i] for n, x in gates.items()}, at(tokens.get("gamma")), before, after,
-            None if made is None else at(made.p_last),
-            None if made is None or made.E_last is None else [x[i] for x in made.E_last],
-            None if "scale" not in tokens else tokens["scale"][i, :, -1], real[i], tokens["position"][i], *flag,
+            each["q"][i], each["k"][i], each["v"][i], {n: x[i] for n, x in own.items()} | fixed,
+            {n: x[i] for n, x in gates.items()}, each["gamma"][i] if "gamma" in each else None, *rows[i], p[i], E[i],
+            scales[i], each["real"][i], each["position"][i], *flag,
         )  # fmt: skip
         out, carry, notes = work(setting, tile, start(setting, tile, carry))
         outputs.append(out)

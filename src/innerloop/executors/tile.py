@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..core.architecture import Architecture
 from ..core.memory import Memory
-from .dual import Rows, errors, gradient_norms, key_pass
+from .coefficients import Rows
+from .dual import errors, gradient_norms, key_pass
 
 Weights = dict[str, Tensor]
 Flag = Tensor | bool
