@@ -140,12 +140,13 @@ def test_deep_by_hand(index: int) -> None:
     name, q, k, v, wanted, start, *rest = DEEP_HAND_CASES[index]
     gates, options, final = (dict(x) for x in (*rest, *({},) * (3 - len(rest))))
     q, k, v, wanted = (torch.tensor(np.reshape(np.asarray(x, float), (len(x), -1))) for x in (q, k, v, wanted))
-    if {"weight_0", "gate"} & set(start):  # hidden layers of one unit: K may be 2, the expansion is 1
-        options = {"expansion": 1} | options if name not in ("moneta", "yaad", "memora", "ttt_linear") else options
     memory = il.get(name, **options)
-    if name in ("moneta", "yaad", "memora"):  # which have no option for the width
+    if name in ("moneta", "yaad", "memora"):  # no option for the width, which on paper is K
         memory = replace(memory, architecture=replace(memory.architecture, expansion=1))
-    lift = lambda x: torch.as_tensor(np.asarray(x, float))[None, :, None]  # noqa: E731
+
+    def lift(x: Any) -> torch.Tensor:  # one batch row, one head
+        return torch.as_tensor(np.asarray(x, float))[None, :, None]
+
     given = il.Gates(**{n: lift(g) for n, g in gates.items()})
     made = {n: torch.as_tensor(np.asarray(w, float))[None, None] for n, w in start.items()}
     x = Inputs(lift(q), lift(k), lift(v), given, made)
@@ -192,9 +193,7 @@ def _compare(memory: il.Memory, x: Inputs, oracle: Callable[[Call], Answer], wha
         for (b, h), (outputs, final) in wanted.items():
             assert_close(result.output[b, :, h], torch.from_numpy(outputs), f"{what}, {how}")
             for entry, value in final.items():
-                mine = after[entry][b, h]
-                # the buffer of a bias may be a matrix of one row
-                mine = mine.reshape(value.shape)
+                mine = after[entry][b, h].reshape(value.shape)  # a bias's buffer may be a matrix of one row
                 assert_close(mine, torch.as_tensor(value), f"{what}, {how}: final {entry}", scale=scale)
 
 
