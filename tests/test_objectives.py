@@ -152,6 +152,15 @@ def test_huber_at_its_threshold(objective: Any) -> None:
     assert_close(objective.error(beyond, zero), wanted, "beyond")
 
 
+@pytest.mark.parametrize("form", ["norm", "switch"])
+def test_huber_by_norm_at_its_threshold(form: Any) -> None:
+    """|(3, -4)| is 5 exactly: not beyond it yet."""
+    at, zero = torch.tensor([3.0, -4.0], dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    assert torch.equal(il.Huber(5.0, form).error(at, zero), -at)
+    assert torch.equal(by_autograd(il.Huber(5.0, form), at, zero), -at)
+    assert float(il.Huber(5.0, form).loss(at, zero)) == 12.5
+
+
 def test_huber_is_continuous_unless_it_switches() -> None:
     zero = torch.zeros(2, dtype=torch.float64)
     for objective in HUBERS:

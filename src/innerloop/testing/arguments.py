@@ -129,7 +129,7 @@ def wrong_arguments_are_named(memory: Memory, draw: Draw) -> None:
 @check
 def wrong_initial_states_are_named(memory: Memory, draw: Draw) -> None:
     """`init_state`: unknown entries, wrong shapes, sizes below one."""
-    B, H, K, V = draw.batch, draw.heads, draw.key_dim, draw.value_dim
+    B, H, K, V = draw.batch, draw.heads, draw.key_dim, draw.channels(memory)
     sizes: dict[str, Any] = {"memory": memory, "batch": B, "heads": H, "key_dim": K, "value_dim": V}
     refused(init_state, "nonsense", {**sizes, "initial": {"nonsense": torch.zeros(B, H, K, V)}})
     for name in ("batch", "heads", "key_dim", "value_dim"):

@@ -152,27 +152,31 @@ def body(state: State) -> dict[str, Tensor]:
     return {n: t for n, t in state.tensors().items() if not n.startswith(("initial/", "parameters/"))}
 
 
-def assert_same(got: Outcome, wanted: Outcome, what: str, *, dtype: torch.dtype | None = None) -> None:
-    """Outputs, states and gradients, each within the table's tolerance.
+def assert_same(
+    got: Outcome, wanted: Outcome, what: str, *, dtype: torch.dtype | None = None, slack: float = 1.0
+) -> None:
+    """Outputs, states and gradients, each within the table's tolerance (times `slack`).
 
     A gradient that is zero in exact arithmetic (of q, when all values it averages are equal) comes out as the rounding
     noise of terms that cancel; so none is held to more than a thousandth of the call's largest gradient.
     """
-    assert_close(got.output, wanted.output, f"{what}: output", dtype=dtype)
-    assert_same_state(got.state, wanted.state, what, dtype=dtype)
+    assert_close(got.output, wanted.output, f"{what}: output", dtype=dtype, slack=slack)
+    assert_same_state(got.state, wanted.state, what, dtype=dtype, slack=slack)
     floor = 1e-3 * max((float(g.abs().max()) for g in wanted.gradients.values() if g.numel()), default=0.0)
     for name, gradient in wanted.gradients.items():
         what_of = f"{what}: gradient of {name}"
-        assert_close(got.gradients[name], gradient, what_of, gradient=True, dtype=dtype, scale=floor)
+        assert_close(got.gradients[name], gradient, what_of, gradient=True, dtype=dtype, scale=floor, slack=slack)
 
 
-def assert_same_state(got: State, wanted: State, what: str, *, dtype: torch.dtype | None = None) -> None:
+def assert_same_state(
+    got: State, wanted: State, what: str, *, dtype: torch.dtype | None = None, slack: float = 1.0
+) -> None:
     """Every tensor, anchors and sums that nothing will read again included; integers and flags exactly."""
     mine, theirs = got.tensors(), wanted.tensors()
     assert mine.keys() == theirs.keys(), f"{what}: the state holds {sorted(mine)}, wanted {sorted(theirs)}"
     for name, tensor in theirs.items():
         if tensor.is_floating_point():
-            assert_close(mine[name], tensor, f"{what}: state {name}", dtype=dtype)
+            assert_close(mine[name], tensor, f"{what}: state {name}", dtype=dtype, slack=slack)
         else:
             assert torch.equal(mine[name], tensor), f"{what}: state {name} is {mine[name]}, wanted {tensor}"
 

@@ -118,7 +118,9 @@ def causal_bit_by_bit(memory: Memory, draw: Draw) -> None:
         x, other = draw(member, 70), replace(draw, seed=draw.seed + 1)(member, 70, decay="mixed")
         if isinstance(memory.learner, Ridge):  # there -inf is a reset, and resets are summed in another order
             gate = other.gates.log_decay
-            other = other if gate is None else replace(other, gates=other.gates._replace(log_decay=gate.clamp(min=-1e30)))
+            other = (
+                other if gate is None else replace(other, gates=other.gates._replace(log_decay=gate.clamp(min=-1e30)))
+            )
         for dtype in (torch.float64, torch.float32):
             y = x.to(dtype)
             for size in (16, None):

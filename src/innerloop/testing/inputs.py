@@ -101,14 +101,19 @@ class Inputs:
 class Draw:
     """Draws calls that suit a memory: `draw(memory, tokens)`; the same seed gives the same call.
 
-    batch, heads, key_dim, value_dim: B, H, K, V.
+    batch, heads, key_dim, value_dim: B, H, K, V. value_dim None: 3, or 8 behind a layer norm (over three channels the
+    norm is all but singular for one answer in a few hundred).
     """
 
     seed: int = 0
     batch: int = 2
     heads: int = 2
     key_dim: int = 4
-    value_dim: int = 3
+    value_dim: int | None = None
+
+    def channels(self, memory: Memory) -> int:
+        """V."""
+        return self.value_dim or (8 if normed(memory) else 3)
 
     def __call__(self, memory: Memory, tokens: int, *, start: Start = "zero", decay: str = "typical") -> Inputs:
         """Keys near unit length, gates in their ranges.
@@ -117,7 +122,7 @@ class Draw:
         decay: "typical", a number as text ("-0.1", "-inf"), or "mixed" (all kinds of decays, token by token).
         """
         generator = torch.Generator().manual_seed(1000 * self.seed + tokens)
-        B, T, H, K, V = self.batch, tokens, self.heads, self.key_dim, self.value_dim
+        B, T, H, K, V = self.batch, tokens, self.heads, self.key_dim, self.channels(memory)
 
         def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -136,12 +141,12 @@ class Draw:
             if spec.name == "lr":
                 gate = largest_lr(memory) * gate
             if spec.name in ("log_decay", "precond_log_decay"):
-                gate = decays(decay, -0.3 * gate, generator)
+                gate = decays(decay, -typical_decay(memory) * gate, generator)
             made[spec.name] = gate
         return Inputs(q, k, v, Gates(**made), self._start(memory, start, normal, uniform))
 
     def _start(self, memory: Memory, start: Start, normal: Fill, uniform: Fill) -> dict[str, Tensor]:
-        B, H, K, V = self.batch, self.heads, self.key_dim, self.value_dim
+        B, H, K, V = self.batch, self.heads, self.key_dim, self.channels(memory)
         if start == "parameters":
             channels = {"H": (), "HK": (K,)}
             return {
@@ -165,10 +170,16 @@ class Draw:
         return {}
 
 
-def largest_lr(memory: Memory) -> float:
-    """The largest step that is drawn: with keys of unit length no row multiplies a rounding error along 60 tokens.
+def normed(memory: Memory) -> bool:
+    """Whether a layer norm stands behind the memory's layers."""
+    return bool(getattr(memory.architecture.parametric, "norm", False))
 
-    Two calls that differ by rounding are compared at 1e-10, which says nothing about a diverging memory.
+
+def largest_lr(memory: Memory) -> float:
+    """The largest step that is drawn: with keys of unit length no row multiplies a rounding error by much.
+
+    Two calls that differ by rounding are compared at 1e-10, which says nothing about a diverging memory. A layer norm,
+    and a link more so, make the answers steep in the weights: there a step is short.
     """
     learner = memory.learner
     if not isinstance(learner, GradientLearner):
@@ -178,7 +189,19 @@ def largest_lr(memory: Memory) -> float:
     if not learner.linear and not isinstance(learner, Diagonal):
         return 0.05  # as long whatever the gradient: a part of the weights' own size, which is near 1
     size = 0.3 if isinstance(learner, Momentum) else 1.0  # past surprise makes it up to 1 / (1 - momentum) times that
-    return size if memory.is_matrix else size / 4  # two layers and a layer norm are steeper than a matrix
+    steep = 0.01 if memory.retention.dual else 0.1 if normed(memory) else 1.0
+    return steep * (size if memory.is_matrix else size / 4)
+
+
+def typical_decay(memory: Memory) -> float:
+    """The largest `-log_decay` that is drawn as typical.
+
+    A layer norm looks at the direction of the weights only, so that what decay takes off their length makes every later
+    step turn them further: sixty tokens at 0.3 leave e^-10 of them and no digit of the answer.
+    """
+    if not normed(memory):
+        return 0.3
+    return 0.01 if memory.retention.dual else 0.03
 
 
 MIXED = (0.0, -1e-3, -0.1, -5.0, -1e30, float("-inf"))
