@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 
 from array_api_compat import array_namespace
 
-from .axis import Array, Axis, Weights, one_of, positive
+from .axis import Array, Axis, Weights, boolean, one_of, positive
 from .functions import ACTIVATIONS, activation, fit_channels, layer_norm
 
 Layer = tuple[str, str | None]
@@ -132,6 +132,8 @@ class MLP(Architecture):
         for name in ("expansion", "depth"):
             _count("MLP", name, getattr(self, name))
         one_of("MLP", "activation", self.activation, ACTIVATIONS)
+        for name in ("bias", "norm", "residual"):
+            boolean("MLP", name, getattr(self, name))
         if self.std is not None:
             positive("MLP", "std", self.std, zero=True)
 
@@ -233,11 +235,12 @@ class Exemplars(Architecture):
 
     def __post_init__(self) -> None:
         one_of("Exemplars", "kernel", self.kernel, ("exp", "gaussian"))
-        if self.order not in (0, 1):
+        if self.order not in (0, 1) or not isinstance(self.order, int) or isinstance(self.order, bool):
             raise ValueError(f"Exemplars(order={self.order!r}): pass 0 (local constant) or 1 (local linear)")
         positive("Exemplars", "bandwidth", self.bandwidth)
         positive("Exemplars", "penalty", self.penalty)
-        if self.capacity is not None and (not isinstance(self.capacity, int) or self.capacity < 1):
+        whole = isinstance(self.capacity, int) and not isinstance(self.capacity, bool)
+        if self.capacity is not None and (not whole or self.capacity < 1):
             raise ValueError(f"Exemplars(capacity={self.capacity!r}): pass None (keep all) or an int >= 1")
 
     def log_weights(self, queries: Array, keys: Array, bandwidth: Array) -> Array:

@@ -51,6 +51,12 @@ def positive(owner: str, name: str, value: float, *, zero: bool = False) -> None
         raise ValueError(f"{owner}({name}={value!r}): pass a finite number {'>= 0' if zero else '> 0'}")
 
 
+def boolean(owner: str, name: str, value: object) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{owner}({name}={value!r}): pass True or False")
+
+
 def one_of(owner: str, name: str, value: object, choices: tuple[str, ...]) -> None:
     """Refuse a word that is not among the choices."""
     if value not in choices:

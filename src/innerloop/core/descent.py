@@ -18,7 +18,7 @@ from array_api_compat import array_namespace
 
 from .axis import Array, Weights
 from .learner import Buffers, GradientLearner, GradientStep, LinearLearner, Problem, clipped, rates
-from .retention import ElasticNet, Retention, expand
+from .retention import Decay, ElasticNet, Retention, expand
 
 PENDING = "pending."
 """Prefix of the buffers that hold a segment's sums until its last token."""
@@ -33,7 +33,10 @@ def pending_shapes(
         return lr if isinstance(retention, ElasticNet) else {}
     sums: dict[str, tuple[int, ...]] = {PENDING + name: shape for name, shape in weights.items()}
     more = [name for name in ("momentum", "log_decay") if name in (*learner.gates, *retention.gates)]
-    return sums | lr | {PENDING + name: () for name in more}
+    out = sums | lr | {PENDING + name: () for name in more}
+    if isinstance(retention, Decay) and retention.per == "channel":
+        out[PENDING + "log_decay"] = next(iter(weights.values()))[:1]
+    return out
 
 
 def descend(learner: GradientLearner, problem: Problem, memory: Weights, buffers: Buffers) -> tuple[Weights, Buffers]:
@@ -50,6 +53,8 @@ def descend(learner: GradientLearner, problem: Problem, memory: Weights, buffers
         return wait(learner, problem, gradient, memory, buffers)
     step, buffers = learner.update(problem, gradient, buffers)
     lr = rates(problem, step)
+    if learner.weighs_inside:  # the step has no size of its own
+        lr = {name: array_namespace(r).ones_like(r) for name, r in lr.items()}
     memory = retention.merge(memory, step, decay, problem.initial, lr, problem.scalars)
     for _ in range(learner.num_steps - 1 if isinstance(learner, GradientStep) else 0):
         step, buffers = learner.update(problem, _gradient(learner, problem, memory), buffers)

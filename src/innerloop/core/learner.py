@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from array_api_compat import array_namespace
 
 from .architecture import Architecture
-from .axis import Array, Axis, Weights, one_of, positive
+from .axis import Array, Axis, Weights, boolean, one_of, positive
 from .functions import safe_norm
 from .retention import Retention, expand
 
@@ -201,7 +201,8 @@ class LinearLearner(GradientLearner):
 
     per: "head" has one step size [B, T, H]; "channel" one for each value channel, [B, T, H, V]: it weighs the error
         before it goes backward through the memory (Longhorn's beta, the per-channel gates of Miras).
-    max_norm: the gradient over all weights is cut to this norm when it is longer (None: it is not).
+    max_norm: the gradient over all weights, as step sizes per channel have weighed it, is cut to this norm when it is
+        longer (None: it is not).
     """
 
     linear: ClassVar[bool] = True
@@ -225,6 +226,7 @@ class GradientStep(LinearLearner):
     def __post_init__(self) -> None:
         if not isinstance(self.num_steps, int) or isinstance(self.num_steps, bool) or self.num_steps < 1:
             raise ValueError(f"GradientStep(num_steps={self.num_steps!r}): pass an int >= 1")
+        boolean("GradientStep", "average", self.average)
         if self.average and self.num_steps > 1:
             raise ValueError(f"GradientStep(num_steps={self.num_steps!r}): a running mean takes one gradient per token")
         check_step("GradientStep", self.per, self.max_norm)

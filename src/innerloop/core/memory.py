@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from .architecture import Architecture, Exemplars, Matrix
 from .axis import Axis, one_of
 from .descent import pending_shapes
-from .learner import GradientLearner, GradientStep, Learner
+from .learner import GradientLearner, GradientStep, Learner, LinearLearner
 from .objective import L2, Dot, Objective
 from .preconditioned import Diagonal
 from .retention import Decay, ElasticNet, Keep, Retention
@@ -103,6 +103,10 @@ class Memory:
             if not isinstance(value, kind):
                 raise TypeError(
                     f"Memory({name}={value!r}): pass {kind.__name__} value, e.g. one of innerloop's classes"
+                )
+            if type(value) in (Architecture, Objective, Retention, Learner, GradientLearner, LinearLearner):
+                raise TypeError(
+                    f"Memory({name}={value!r}): {type(value).__name__} is a base class: pass one of its kinds"
                 )
         for name in ("window", "segment"):
             value = getattr(self, name)

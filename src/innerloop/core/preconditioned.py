@@ -43,6 +43,9 @@ def newton_schulz(matrix: Array, num_steps: int = 5, coefficients: str = "standa
     singular values of [.01, 1] in [.68, 1.13] after five steps, "lact" in [.98, 1.03]. Exactly as it would be at any
     other scale of S; a zero matrix gives zero.
     """
+    one_of("newton_schulz", "coefficients", coefficients, tuple(COEFFICIENTS))
+    if num_steps < 0:
+        raise ValueError(f"newton_schulz(num_steps={num_steps!r}): pass an int >= 0")
     xp = array_namespace(matrix)
     tall = matrix.shape[-2] > matrix.shape[-1]
     X = xp.matrix_transpose(matrix) if tall else matrix
@@ -117,7 +120,7 @@ class Diagonal(GradientLearner):
     span: float = 1.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.center, int | float) or abs(self.center) == float("inf"):
+        if not isinstance(self.center, int | float) or not abs(self.center) < float("inf"):
             raise ValueError(f"Diagonal(center={self.center!r}): pass a finite number")
         positive("Diagonal", "span", self.span)
         if self.span < 1:

@@ -159,7 +159,8 @@ class ElasticNet(Retention):
 class RowNorm(Retention):
     """After a write the weights into each unit are rescaled to the norm they started with (LaCT's weight norm).
 
-    `W <- W / (|W| + 1e-5) |W_init|`, norms over the inputs of each unit.
+    `W <- W / (|W| + 1e-5) |W_init|`, norms over the inputs of each unit. A unit that starts at zero stays there: give a
+    `Matrix` another initial memory.
     """
 
     linear: ClassVar[bool] = False

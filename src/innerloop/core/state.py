@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .architecture import Exemplars
 from .axis import Weights
+from .learner import Learner
 from .memory import Memory
 
 Tensors = Mapping[str, Tensor]
@@ -196,7 +197,8 @@ def init_state(
     if unknown:
         wanted = sorted([*shapes, *memory.parameters])
         raise ValueError(f"initial has {unknown[0]!r}, which this memory does not hold: pass any of {wanted}")
-    eye = torch.eye(memory.architecture.inputs(key_dim), dtype=kind, device=device)
+    solves = type(memory.learner).start is not Learner.start  # a feature map's identity matrix may be large
+    eye = torch.eye(memory.architecture.inputs(key_dim) if solves else 0, dtype=kind, device=device)
     drawn = memory.architecture.start(_normal(heads), shapes)  # the same whatever the batch, and whatever is given
     start: Weights = {n: torch.as_tensor(x, dtype=torch.float64) for n, x in drawn.items()}
     start = {n: place(x) for n, x in start.items()} | memory.learner.start(eye, values)

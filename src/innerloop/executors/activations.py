@@ -1,10 +1,10 @@
-"""Activations, their backward passes, and the backward passes of those: the training of the memory is differentiated.
+"""Activations with their slopes, in one pass: the memory's own training needs both, and is itself differentiated.
 
-    backward(g, z) = g act'(z)          d backward / dg = act'(z)          d backward / dz = g act''(z)
+    a = act(z), s = act'(z)            backward of (a, s):  g_a act'(z) + g_s act''(z)
 
-gelu       act'' = phi(z) (2 - z^2)                              phi the normal density
-gelu_tanh  act = z (1 + t) / 2, t = tanh(u), u = s (z + a z^3):  act'' = (1 - t^2) (u' + z (u'' / 2 - t u'^2))
-silu       act = z s, s = sigmoid(z):                            act'' = s (1 - s) (2 + z (1 - 2 s))
+gelu       act = z F, s = F + z f, act'' = f (2 - z^2)           F the normal distribution, f its density
+gelu_tanh  act = z (1 + t) / 2, t = tanh(u), u = r (z + q z^3):  act'' = (1 - t^2) (u' + z (u'' / 2 - t u'^2))
+silu       act = z p, p = sigmoid(z), s = p (1 + z (1 - p)):     act'' = p (1 - p) (2 + z (1 - 2 p))
 """
 
 from __future__ import annotations
@@ -15,52 +15,69 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SCALE, CUBIC = sqrt(2 / pi), 0.044715  # of gelu's tanh form
+ROOT, CUBIC = sqrt(2 / pi), 0.044715  # r and q of gelu's tanh form
 
 
-def forward(name: str, z: Tensor) -> Tensor:
-    """The activation of that name."""
-    if name == "silu":
-        return torch.nn.functional.silu(z)
-    return torch.nn.functional.gelu(z, approximate="tanh" if name == "gelu_tanh" else "none")
+def with_slope(name: str, z: Tensor) -> tuple[Tensor, Tensor]:
+    """The activation of that name and its derivative, differentiable any number of times."""
+    return _WithSlope.apply(name, z)  # pyright: ignore
 
 
-def backward(name: str, grad: Tensor, z: Tensor) -> Tensor:
-    """`grad act'(z)`, differentiable any number of times."""
-    return _Backward.apply(name, grad, z)  # pyright: ignore
-
-
-class _Backward(torch.autograd.Function):
-    """One kernel for the product, a few for its derivative (autograd alone takes about twenty)."""
+class _WithSlope(torch.autograd.Function):
+    """Few kernels and few temporaries: autograd alone would take about twenty for the second derivative."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, grad: Tensor, z: Tensor) -> Tensor:
+    def forward(ctx: Any, name: str, z: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = _FORWARD[name](z)
         ctx.name = name
-        ctx.save_for_backward(grad, z)
-        return _kernel(name, grad, z)
+        ctx.save_for_backward(z, slope)
+        return value, slope
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> Any:
-        grad, z = ctx.saved_tensors
-        of_grad = backward(ctx.name, outer[0], z) if ctx.needs_input_grad[1] else None
-        of_z = outer[0] * grad * _curvature(ctx.name, z) if ctx.needs_input_grad[2] else None
-        return None, of_grad, of_z
+        z, slope = ctx.saved_tensors
+        of_value, of_slope = outer
+        if torch.is_grad_enabled():  # someone differentiates this too
+            return None, of_value * slope + of_slope * _CURVATURE[ctx.name](z)
+        return None, torch.addcmul(_CURVATURE[ctx.name](z).mul_(of_slope), of_value, slope)
 
 
-def _kernel(name: str, grad: Tensor, z: Tensor) -> Tensor:
-    if name == "silu":
-        return torch.ops.aten.silu_backward(grad, z)
-    return torch.ops.aten.gelu_backward(grad, z, approximate="tanh" if name == "gelu_tanh" else "none")
+def _gelu(z: Tensor) -> tuple[Tensor, Tensor]:
+    below = (z * sqrt(0.5)).erf_().add_(1).mul_(0.5)
+    slope = (z * z).mul_(-0.5).exp_().mul_(z).mul_(1 / sqrt(2 * pi)).add_(below)
+    return below.mul_(z), slope
 
 
-def _curvature(name: str, z: Tensor) -> Tensor:
-    """`act''(z)`."""
-    if name == "silu":
-        s = torch.sigmoid(z)
-        return s * (1 - s) * (2 + z * (1 - 2 * s))
+def _gelu_curvature(z: Tensor) -> Tensor:
     squares = z * z
-    if name == "gelu":
-        return torch.exp(-0.5 * squares) * ((2 - squares) / sqrt(2 * pi))
-    t = torch.tanh(z * (SCALE + SCALE * CUBIC * squares))
-    slope = SCALE + 3 * SCALE * CUBIC * squares
-    return (1 - t * t) * (slope + z * (3 * SCALE * CUBIC * z - t * slope * slope))
+    return torch.exp(-0.5 * squares) * ((2 - squares) / sqrt(2 * pi))
+
+
+def _gelu_tanh(z: Tensor) -> tuple[Tensor, Tensor]:
+    squares = z * z
+    t = (squares * (ROOT * CUBIC)).add_(ROOT).mul_(z).tanh_()
+    half = (t + 1).mul_(0.5)
+    slope = squares.mul_(3 * ROOT * CUBIC).add_(ROOT).mul_(z).mul_(0.5)  # z u' / 2
+    slope = slope.mul_(t.square_().neg_().add_(1)).add_(half)
+    return half.mul_(z), slope
+
+
+def _gelu_tanh_curvature(z: Tensor) -> Tensor:
+    squares = z * z
+    t = torch.tanh(z * (ROOT + ROOT * CUBIC * squares))
+    slope = ROOT + 3 * ROOT * CUBIC * squares
+    return (1 - t * t) * (slope + z * (3 * ROOT * CUBIC * z - t * slope * slope))
+
+
+def _silu(z: Tensor) -> tuple[Tensor, Tensor]:
+    p = torch.sigmoid(z)
+    return p * z, (1 - p).mul_(z).add_(1).mul_(p)
+
+
+def _silu_curvature(z: Tensor) -> Tensor:
+    p = torch.sigmoid(z)
+    return p * (1 - p) * (2 + z * (1 - 2 * p))
+
+
+_FORWARD = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu}
+_CURVATURE = {"gelu": _gelu_curvature, "gelu_tanh": _gelu_tanh_curvature, "silu": _silu_curvature}

@@ -92,15 +92,16 @@ def coefficients(
         La = lower
         if log_decay is not None:
             a = log_decay.exp()  # padding has log_decay 0
-            La, A = products(a), a.cumprod(-1)
+            La = products(a)
+            A = La[..., 0] * a[..., :1]
         if momentum is None:
             C = [windowed(La * r[..., None, :]) for r in rates]
         else:
             eta = momentum if real is None else torch.where(real, momentum, torch.ones_like(momentum))
-            p = eta.cumprod(-1)
-            p_last = p[..., -1]
-            La = La * here[..., None, :]
             Le = products(eta)
+            p = Le[..., 0] * eta[..., :1]
+            p_last = p[..., -1]
+            La = La if real is None else La * here[..., None, :]
             m, both = (La @ p[..., None])[..., 0], La @ Le
             C = [windowed(both * r[..., None, :]) for r in rates]
             E_last = [windowed((Le[..., -1, :] * r)[..., None, :])[..., 0, :] for r in rates]

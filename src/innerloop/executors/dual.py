@@ -27,7 +27,7 @@ from torch import Tensor
 from ..core.architecture import MLP, Architecture, Layer, Linear, Matrix, SwiGLU, plainly
 from ..core.functions import EPS
 from ..core.objective import Objective
-from . import activations
+from .activations import with_slope
 from .coefficients import Rows
 
 Weights = Mapping[str, Tensor]
@@ -49,29 +49,30 @@ def key_pass(architecture: Architecture, weights: Weights, x: Tensor, error: Cal
         return _gated_pass(weights, x, error)
     assert isinstance(architecture, MLP)
     linear = plainly(dict(weights))
-    inputs, outputs = [x], []
+    inputs, slopes = [x], []
     for layer in architecture.layers[:-1]:
-        outputs.append(linear(layer, inputs[-1]))
-        inputs.append(activations.forward(architecture.activation, outputs[-1]))
+        hidden, slope = with_slope(architecture.activation, linear(layer, inputs[-1]))
+        inputs.append(hidden)
+        slopes.append(slope)
     y = linear(architecture.layers[-1], inputs[-1])
     delta = -error(architecture.finish(dict(weights), x, y))
     if architecture.norm:
         delta = _norm_backward(delta, y, weights["norm_weight"])
     names = [weight for weight, _ in architecture.layers]
     deltas = {names[-1]: delta}
-    for name, lower, z in zip(names[:0:-1], names[-2::-1], outputs[::-1], strict=True):
-        delta = activations.backward(architecture.activation, delta @ weights[name].mT, z)
+    for name, lower, slope in zip(names[:0:-1], names[-2::-1], slopes[::-1], strict=True):
+        delta = (delta @ weights[name].mT) * slope
         deltas[lower] = delta
     return Pass(dict(zip(names, inputs, strict=True)), deltas)
 
 
 def _gated_pass(weights: Weights, x: Tensor, error: Callable[[Tensor], Tensor]) -> Pass:
     gate, up = x @ weights["gate"], x @ weights["up"]
-    opened = torch.nn.functional.silu(gate)
+    opened, slope = with_slope("silu", gate)
     hidden = opened * up
     down = -error(hidden @ weights["down"])
     back = down @ weights["down"].mT
-    deltas = {"gate": activations.backward("silu", back * up, gate), "up": back * opened, "down": down}
+    deltas = {"gate": back * up * slope, "up": back * opened, "down": down}
     return Pass({"gate": x, "up": x, "down": hidden}, deltas)
 
 

@@ -13,6 +13,8 @@ and r solves (I + C' * K K^T) r = A' (K S_0) + m' (K U_0) - V, where ' shifts on
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -77,10 +79,28 @@ def momentum_operator(
 
 def products(x: Tensor) -> Tensor:
     """`L[t, s] = prod_{s < r <= t} x_r` of x [..., c]: [..., c, c], ones on the diagonal, zeros above."""
-    c = x.shape[-1]
-    t = torch.arange(c, device=x.device)
-    factors = torch.where(t[:, None] > t[None, :], x[..., :, None], torch.ones((), dtype=x.dtype, device=x.device))
-    return factors.cumprod(-2).tril()
+    return _Products.apply(x)  # pyright: ignore
+
+
+class _Products(torch.autograd.Function):
+    """`dL[t, s] / dx_r = L[t, r] L[r - 1, s]` for s < r <= t: one product of matrices, and no division either."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        c = x.shape[-1]
+        t = torch.arange(c, device=x.device)
+        factors = torch.where(t[:, None] > t[None, :], x[..., :, None], torch.ones((), dtype=x.dtype, device=x.device))
+        L = factors.cumprod(-2).tril()
+        ctx.save_for_backward(x, L)
+        return L
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> Any:
+        x, L = ctx.saved_tensors
+        if torch.is_grad_enabled():  # someone differentiates this too, and L must then depend on x
+            L = products(x)
+        before = torch.nn.functional.pad(L, (0, 0, 1, 0))[..., :-1, :]
+        return ((L.mT @ outer[0].tril()) * before).sum(-1)
 
 
 def _down(x: Tensor, fill: float) -> Tensor:

@@ -16,11 +16,11 @@ from ..core.memory import Memory
 from ..core.objective import L2, Dot
 from ..core.preconditioned import AdaGrad, Adam, Shampoo
 from ..core.reference import Result
-from ..core.retention import Decay, Keep, Lq, RowNorm
+from ..core.retention import KL, Decay, Keep, Lq, RowNorm
 from ..core.solvers import GradientFlow, Proximal, Ridge
 from ..core.state import State
 from .check import Outcome, assert_same, body, check, chunks, outcome, scan, steps
-from .inputs import Draw, Inputs, largest_lr
+from .inputs import Draw, Inputs, largest_lr, normed
 from .tolerance import assert_close
 
 WORST = 1e6
@@ -93,16 +93,31 @@ def assert_finite(got: Outcome, what: str) -> None:
         assert not t.is_floating_point() or bool(t.isfinite().all()), f"{what}: {name} is not finite"
 
 
+def not_compared(memory: Memory, decay: str) -> str:
+    """Why a kind of decay leaves a row nothing to compare (empty: it does)."""
+    retention = memory.retention
+    if decay not in ("-5.0", "-inf", "mixed"):
+        return ""
+    if isinstance(retention, Lq) and retention.form == "paper" and retention.q > 3:
+        return "m = A / |A|^(q-2), the link as printed, grows without bound as A is forgotten"
+    if isinstance(retention, KL) and normed(memory) and decay != "-5.0":
+        return (
+            "logits of 0 give all channels one answer: the layer norm's input and all gradients are 0 but for rounding"
+        )
+    return ""
+
+
 @check
 def decay_regimes(memory: Memory, draw: Draw) -> None:
     """log_decay 0, tiny, moderate, strong, -inf, and all of them mixed with -1e30."""
     if "log_decay" not in memory.reads:
         return
-    regimes = ("0.0", "-1e-3", "-0.1", "-5.0", "-inf", "mixed")
-    if isinstance(memory.retention, Lq) and memory.retention.form == "paper" and memory.retention.q > 3:
-        regimes = regimes[:3]  # m = A / |A|^(q-2) grows without bound as A is forgotten: the paper's link, as printed
-    for decay in regimes:
-        assert_chunked(memory, draw(memory, 40, start="memory", decay=decay), f"log_decay {decay}")
+    for decay in ("0.0", "-1e-3", "-0.1", "-5.0", "-inf", "mixed"):
+        if not not_compared(memory, decay):
+            assert_chunked(memory, draw(memory, 40, start="memory", decay=decay), f"log_decay {decay}")
+        elif isinstance(memory.retention, KL):
+            x = draw(memory, 40, start="memory", decay=decay)
+            assert_finite(outcome(chunks(16), memory, x), f"log_decay {decay}")
 
 
 @check

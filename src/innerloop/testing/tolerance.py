@@ -35,8 +35,8 @@ def assert_close(
     """Raise AssertionError unless `got` equals `wanted` within the table's tolerance.
 
     The error is taken relative to the largest finite entry of `wanted` (or to `scale`, when that is larger); infinite
-    and NaN entries must stand in the same places. `dtype` names the row of the table (default: got's); `slack` times its
-    tolerance is allowed, and the caller says why.
+    and NaN entries must stand in the same places. `dtype` names the row of the table (default: got's); `slack` times
+    its tolerance is allowed, and the caller says why.
     """
     row = TOLERANCES[got.dtype if dtype is None else dtype]
     allowed = slack * (row.gradients if gradient else row.values)
