@@ -71,7 +71,7 @@ def by_autograd(objective: Any, prediction: Tensor, value: Tensor, *more: Any) -
     return -gradient
 
 
-@pytest.mark.parametrize(("objective", "stated"), STATED, ids=str)
+@pytest.mark.parametrize(("objective", "stated"), STATED, ids=[str(objective) for objective, _ in STATED])
 def test_losses_as_stated(objective: Any, stated: Callable[[Any], float]) -> None:
     """At residuals on both sides of every threshold, and at zero; one number for each pair."""
     prediction, value = normal(4, 5, V), normal(4, 5, V, seed=1)

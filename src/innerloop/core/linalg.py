@@ -78,7 +78,8 @@ class _Power(torch.autograd.Function):
     def forward(ctx: Any, matrix: Tensor, exponent: float) -> Tensor:
         wide = matrix.to(torch.float64)
         x, vectors = torch.linalg.eigh(wide)
-        x = x.clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
+        floor = x[..., -1:] * (matrix.shape[-1] * torch.finfo(matrix.dtype).eps)  # what rounding left of small ones
+        x = torch.maximum(x, floor).clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
         ctx.save_for_backward(x, vectors)
         ctx.exponent, ctx.dtype = exponent, matrix.dtype
         return ((vectors * x[..., None, :] ** exponent) @ vectors.mT).to(matrix.dtype)
