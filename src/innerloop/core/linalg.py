@@ -71,35 +71,65 @@ class _Power(torch.autograd.Function):
     """`matrix^exponent` of symmetric positive matrices, whose derivative has no trouble with equal eigenvalues.
 
     In the eigenbasis, `d f(A)_ij = dA_ij (f(x_i) - f(x_j)) / (x_i - x_j)`, and f'(x_i) where x_i = x_j (Daleckii and
-    Krein): no difference of eigenvectors is ever divided by a small gap.
+    Krein): no difference of eigenvectors is ever divided by a small gap. Here f is constant below a floor.
     """
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, exponent: float) -> Tensor:
-        wide = matrix.to(torch.float64)
-        x, vectors = torch.linalg.eigh(wide)
-        floor = x[..., -1:] * (matrix.shape[-1] * torch.finfo(matrix.dtype).eps)  # what rounding left of small ones
-        x = torch.maximum(x, floor).clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
-        ctx.save_for_backward(x, vectors)
+        digits, wide = torch.finfo(matrix.dtype), matrix.to(torch.float64)
+        wide = (wide + wide.mT) / 2
+        x, vectors = _eigh(wide)
+        # what the matrix's own digits do not tell from 0, and may have turned below it
+        floor = (digits.eps * x[..., -1:]).clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
+        ctx.save_for_backward(x, vectors, floor)
         ctx.exponent, ctx.dtype = exponent, matrix.dtype
-        return ((vectors * x[..., None, :] ** exponent) @ vectors.mT).to(matrix.dtype)
+        return ((vectors * torch.maximum(x, floor)[..., None, :] ** exponent) @ vectors.mT).to(matrix.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        x, vectors = ctx.saved_tensors
-        p = ctx.exponent
-        a, b = x[..., :, None], x[..., None, :]
+        x, vectors, floor = ctx.saved_tensors
+        p, kept = ctx.exponent, torch.maximum(x, floor)
+        a, b = kept[..., :, None], kept[..., None, :]
         larger, ratio = torch.maximum(a, b), torch.minimum(a, b) / torch.maximum(a, b)
         # (a^p - b^p) / (a - b) = larger^(p-1) (1 - ratio^p) / (1 - ratio), by expm1 and log1p of the small gap
         gap = torch.log(ratio)
         equal = gap == 0
         safe = torch.where(equal, -torch.ones_like(gap), gap)
         slope = torch.where(equal, torch.full_like(gap, p), torch.expm1(p * safe) / torch.expm1(safe))
+        # below the floor f stands still while x goes on: nothing between two such, the rest over the longer way
+        low = (x < floor)[..., :, None] | (x < floor)[..., None, :]
+        way = (x[..., :, None] - x[..., None, :]).abs()
+        share = torch.where(low, (a - b).abs() / torch.where(way > 0, way, torch.ones_like(way)), torch.ones_like(way))
         grad = vectors.mT @ grads[0].to(torch.float64) @ vectors
-        grad = vectors @ (grad * larger ** (p - 1) * slope) @ vectors.mT
+        grad = vectors @ (grad * larger ** (p - 1) * slope * share) @ vectors.mT
         return ((grad + grad.mT) / 2).to(ctx.dtype), None
 
 
+def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, ascending, and eigenvectors of symmetric float64 matrices; NaN, not an error, where one is not finite.
+
+    Each is taken in units of its largest entry. Where the library's iteration does not end, the singular vectors, which
+    are found another way, give the same.
+    """
+    finite = matrix.isfinite().all(-1).all(-1)[..., None, None]
+    unit = matrix.abs().amax((-2, -1), keepdim=True)
+    unit = torch.where(finite & (unit > 0), unit, torch.ones_like(unit))
+    scaled = torch.where(finite, matrix / unit, torch.zeros_like(matrix))
+    try:
+        x, vectors = torch.linalg.eigh(scaled)
+    except torch.linalg.LinAlgError:
+        left, _, _ = torch.linalg.svd(scaled)
+        # of equal sizes and other signs, singular vectors may mix two; a positive matrix has no such pair
+        x, order = ((left.mT @ scaled) * left.mT).sum(-1).sort(-1)
+        vectors = left.gather(-1, order[..., None, :].expand_as(left))
+    x = torch.where(finite[..., 0], x * unit[..., 0], torch.full_like(x, float("nan")))
+    return x, vectors
+
+
 def power(matrix: Tensor, exponent: float) -> Tensor:
-    """`matrix^exponent` of symmetric positive matrices [..., K, K], differentiable once; in float64 inside."""
+    """`matrix^exponent` of symmetric positive matrices [..., K, K], differentiable once; in float64 inside.
+
+    Eigenvalues below the rounding error of the largest, in the matrix's dtype, count as that: neither they nor a
+    negative one that rounding left are raised to a negative power. A matrix that is not finite gives NaN.
+    """
     return _Power.apply(matrix, exponent)  # pyright: ignore

@@ -11,13 +11,11 @@ pass, at every few tiles, and the rest is computed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ..core.checks import Call
 from ..core.clock import Tiles, tiles
@@ -31,6 +29,7 @@ from .coefficients import coefficients
 from .dual import KNOWN
 from .linear import dual_tile, waiting_tile
 from .materialised import materialised_tile
+from .recompute import Tree, recomputed
 from .tile import Carry, Flag, Setting, Tile, start
 from .window import halo
 
@@ -148,12 +147,10 @@ def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
     for number in range(len(blocks["q"])):
         several = {n: x[number] for n, x in blocks.items()}
         flags = clock.flags[number * block : (number + 1) * block]
-        work: Callable[..., Any] = _block
         if again and learns:
-            args = (setting, several, flags, carry, way)
-            out, carry, notes = checkpoint(work, *args, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore
+            out, carry, notes = _again(setting, several, flags, carry, way)
         else:
-            out, carry, notes = work(setting, several, flags, carry, way)
+            out, carry, notes = _block(setting, several, flags, carry, way)
         outputs.append(out)
         for name in call.info:
             told[name].append(notes[name])
@@ -174,6 +171,23 @@ def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
     if "memory_norm" in info and call.mask is not None:
         info["memory_norm"] = _standing(memory, call, info["memory_norm"])
     return Result(scattered(outputs), after, info or None)
+
+
+def _again(
+    setting: Setting, tokens: dict[str, Tensor], flags: list[_Flags], carry: Carry, way: str
+) -> tuple[Tensor, Carry, dict[str, Tensor]]:
+    """`_block`, of which nothing but the arguments is kept for the backward pass."""
+
+    def work(tree: Tree) -> Tree:
+        here = replace(setting, initial=dict(tree["initial"]), scalars=dict(tree["scalars"]))
+        carried = Carry(dict(tree["memory"]), dict(tree["buffers"]), dict(tree["anchor"]))
+        out, after, notes = _block(here, dict(tree["tokens"]), flags, carried, way)
+        return {"output": {"": out}, **after._asdict(), "notes": notes}
+
+    given = {"initial": setting.initial, "scalars": setting.scalars, "tokens": tokens, **carry._asdict()}
+    found = recomputed(work, given)
+    after = Carry(*(dict(found.get(name, {})) for name in Carry._fields))
+    return found["output"][""], after, dict(found.get("notes", {}))
 
 
 def _block(
