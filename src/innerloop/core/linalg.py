@@ -106,7 +106,7 @@ class _Power(torch.autograd.Function):
 
 
 def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, ascending, and eigenvectors of symmetric float64 matrices; NaN, not an error, where one is not finite.
+    """Eigenvalues, ascending, and eigenvectors of symmetric float64 matrices; NaN, not an error, where one is infinite.
 
     Each is taken in units of its largest entry. Where the library's iteration does not end, the singular vectors, which
     are found another way, give the same.
@@ -117,9 +117,9 @@ def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     scaled = torch.where(finite, matrix / unit, torch.zeros_like(matrix))
     try:
         x, vectors = torch.linalg.eigh(scaled)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
         left, _, _ = torch.linalg.svd(scaled)
-        # of equal sizes and other signs, singular vectors may mix two; a positive matrix has no such pair
+        # (they may mix x and -x, which a positive matrix does not have but for rounding)
         x, order = ((left.mT @ scaled) * left.mT).sum(-1).sort(-1)
         vectors = left.gather(-1, order[..., None, :].expand_as(left))
     x = torch.where(finite[..., 0], x * unit[..., 0], torch.full_like(x, float("nan")))

@@ -94,15 +94,16 @@ def reader(
     def linear(layer: Layer, x: Tensor) -> Tensor:
         weight, bias = layer
         y = _scaled(x, A, W[weight])
+        # in place: y is ours, and none of its factors
         if m is not None and U is not None:
-            y = y + _scaled(x, m, U[weight])
+            y.add_(_scaled(x, m, U[weight]))
         if home is not None and A is not None:
-            y = y + _scaled(x, 1 - A, home[weight])
+            y.add_(_scaled(x, 1 - A, home[weight]))
         scores = x @ seen.inputs[weight].mT
         if bias is not None:
-            scores = scores + 1
-            y = y + _bias(A, m, W[bias], None if U is None else U[bias], None if home is None else home[bias])
-        return torch.baddbmm(y, rows.C[rate[weight]] * scores, seen.deltas[weight], alpha=-1)
+            scores.add_(1)
+            y.add_(_bias(A, m, W[bias], None if U is None else U[bias], None if home is None else home[bias]))
+        return y.sub_((rows.C[rate[weight]] * scores) @ seen.deltas[weight])
 
     return linear
 

@@ -132,17 +132,16 @@ def _end(
     buffers: Weights = {}
     for layer in setting.network.layers:
         rate = setting.rate[layer[0]]
-        more = added(layer, seen, after.C[rate][:, -1])
-        late = None if E is None else added(layer, seen, E[rate])
-        for name, step in more.items():
-            w = W[name] if A is None else _times(A, W[name])
+        late = {} if E is None else added(layer, seen, -E[rate])
+        for name, w in added(layer, seen, -after.C[rate][:, -1]).items():  # what is ours is added to in place
+            w = w.add_(W[name]) if A is None else w.addcmul_(_column(A, w), W[name])
             if m is not None and U is not None:
-                w = torch.addcmul(w, _column(m, w), U[name])
+                w.addcmul_(_column(m, w), U[name])
             if home is not None and A is not None:
-                w = torch.addcmul(w, _column(1 - A, w), home[name])
-            written[name] = w - step
-            if late is not None and U is not None and p is not None:
-                buffers[name] = _times(p, U[name]) - late[name]
+                w.addcmul_(_column(1 - A, w), home[name])
+            written[name] = w
+            if late and U is not None and p is not None:
+                buffers[name] = late[name].addcmul_(_column(p, w), U[name])
     return written, buffers
 
 
@@ -258,7 +257,3 @@ def _placed(x: Tensor, at: int, row: Tensor) -> Tensor:
 
 def _column(factor: Tensor, like: Tensor) -> Tensor:
     return factor.reshape(-1, *(1,) * (like.ndim - 1))
-
-
-def _times(factor: Tensor, x: Tensor) -> Tensor:
-    return _column(factor, x) * x
