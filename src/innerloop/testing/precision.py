@@ -25,8 +25,8 @@ def _slack(memory: Memory, x: Inputs) -> float:
       than full rank it raises what rounding left there, 6e-8, to 3e-5 of the step.
     - Shampoo takes the root -1/4 on both sides of moments that start from 1e-6 I: where both are empty it raises
       rounding by 1e-6^(-1/2) = 1000, to 6e-5 of the step.
-    - Under KL every unit averages its inputs by weights near 1/n, and a layer norm looks only at the differences of such
-      averages, a quarter of them or less: rounding of the averages counts that many times.
+    - Under KL every unit averages its inputs by weights near 1/n, and a layer norm looks only at the differences of
+      such averages, a quarter of them or less: rounding of the averages counts that many times.
     """
     table, digit = TOLERANCES[torch.float32].values, torch.finfo(torch.float32).eps / 2
     slack = 8.0 if isinstance(memory.learner, Muon | Shampoo) else 4.0 if isinstance(memory.retention, KL) else 1.0
