@@ -86,17 +86,21 @@ def test_zero_regressors_for_long(rule: Any) -> None:
     assert float(error) < (1.0 if rule == "static" else 0.05)
 
 
-LONG = [(name, dict(case)) for name in il.names() for case in registry.entry(name).cases]
+LONG = [(name, case) for name in il.names() for case in [{}, *map(dict, registry.entry(name).cases)]]
+LONG = [cell for i, cell in enumerate(LONG) if cell not in LONG[:i]]
 
 
 @pytest.mark.parametrize(("name", "options"), LONG, ids=str)
 def test_normal_inputs_stay_finite(name: str, options: dict[str, Any]) -> None:
-    """16,384 tokens at default gates in float32; exemplars keep the last 128 pairs."""
+    """16,384 tokens in float32 at default gates, and beside them at twice their lr; exemplars keep the last 128 pairs."""
     tokens = 16_384
     exemplars = isinstance(il.get(name, **options).architecture, il.Exemplars)
     memory = il.get(name, **{**options, **({"capacity": 128} if exemplars else {})})
-    q, k, v = (normal(1, tokens, 2, n, seed=s, dtype=torch.float32) for s, n in enumerate((16, 16, 8)))
-    result = il.chunked(memory, q, k, v, il.default_gates(memory, 1, tokens, 2, 16))
+    q, k, v = (normal(1, tokens, 1, n, seed=s, dtype=torch.float32) for s, n in enumerate((16, 16, 8)))
+    gates = il.default_gates(memory, 2, tokens, 1, 16)
+    if gates.lr is not None:
+        gates.lr[1] *= 2
+    result = il.chunked(memory, *(x.expand(2, -1, -1, -1) for x in (q, k, v)), gates)
     assert bool(result.output.isfinite().all())
     assert float(result.output.abs().max()) < 1e4 * tokens
     for entry, t in result.state.tensors().items():

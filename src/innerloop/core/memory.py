@@ -18,7 +18,7 @@ from .descent import pending_shapes
 from .learner import GradientLearner, GradientStep, Learner, LinearLearner
 from .objective import L2, Dot, Objective
 from .preconditioned import Diagonal
-from .retention import Decay, ElasticNet, Keep, Retention
+from .retention import Decay, ElasticNet, Keep, Lq, Retention
 from .solvers import Append, GradientFlow, Kalman, Proximal, Ridge
 
 
@@ -265,15 +265,21 @@ def typical_lr(memory: Memory) -> tuple[Callable[[int], float], str]:
 
     An explicit step under a squared loss contracts while `lr |k|^2 < 2`, and |k|^2 is near K; a segment sums the
     gradients of its tokens at one anchor, momentum multiplies them by up to ten, and an MLP's hidden channels outnumber
-    K. Steps whose length does not depend on the gradient's are counted against the weights, which start near K^(-1/2).
+    K. Steps as long as 1 whatever the gradient (Muon, AdaGrad, Adam, Shampoo) add up to 50 of them under a decay of
+    0.02: 1 / (10 K) keeps that sum at 5 / K, below what a weight starts with. The link `A / |A|^(q-2)` with q > 3 needs
+    steps that are long enough: it grows as A decays, and behind a layer norm gradients fall as it grows, so that short
+    steps let A die away; those of 1/2 balance a decay of 0.02 at any K. The registered rows bear
+    twice these steps, over 16,384 tokens in float32.
     """
-    learner = memory.learner
+    learner, retention = memory.learner, memory.retention
     if not isinstance(learner, GradientLearner):
         return lambda K: 1.0, "1"
     if not learner.linear and not isinstance(learner, Diagonal):
-        return lambda K: 0.01 / K, "1 / (100 K)"
+        return lambda K: 0.1 / K, "1 / (10 K)"
     if isinstance(memory.objective, Dot) and memory.is_matrix:
         return lambda K: 1.0, "1"
+    if isinstance(retention, Lq) and retention.form == "paper" and retention.q > 3:
+        return lambda K: 0.5, "1/2"
     if isinstance(learner, GradientStep) and learner.average:
         return lambda K: 0.5 / K, "1 / (2 K)"
     slow = 2 * (10 if "momentum" in learner.gates else 1)

@@ -25,6 +25,7 @@ from ..core.memory import Memory
 from ..core.reference import Result, split
 from ..core.retention import Decay, Keep
 from ..core.state import State, all_parameters
+from . import loop
 from .coefficients import coefficients
 from .dual import KNOWN
 from .linear import dual_tile, waiting_tile
@@ -124,6 +125,8 @@ def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
     B, T, H = call.q.shape[:3]
     size = 1 if memory.segment == 1 else min(chunk_size or CHUNKS[way], memory.segment, T)
     cut = tiles(B, T, size, state.position, segment=memory.segment, mask=call.mask, reset=call.reset)
+    if not cut.count:  # every token is masked
+        return loop.run(memory, call, None)
     setting = _setting(memory, call, cut.size)
     tokens, window = _tokens(memory, call, cut)
     clock = _clock(memory, call, cut)
