@@ -14,10 +14,17 @@ from innerloop.core.clock import Tiles, tiles
 
 @dataclass
 class Tile:
-    """What brute force says of one tile: does it begin a document, and which token stands in which slot."""
+    """What brute force says of one tile: does it begin a document, which token stands in which slot, and how far in the
+    segment (`at`, tokens before it) each of them is."""
 
     restart: bool
     places: dict[int, int] = field(default_factory=dict[int, int])
+    at: dict[int, int] = field(default_factory=dict[int, int])
+
+    def in_segment(self, segment: int) -> tuple[int, bool, bool]:
+        """offset, begins, ends: of slot 0, which a token need not fill; an empty tile has none of them."""
+        (offset,) = {at - slot for slot, at in self.at.items()} or {0}
+        return offset, 0 in self.at.values(), segment - 1 in self.at.values()
 
 
 def brute_force(mask: list[bool], reset: list[bool], chunk: int, segment: int, position: int) -> tuple[list[Tile], int]:
@@ -42,6 +49,7 @@ def brute_force(mask: list[bool], reset: list[bool], chunk: int, segment: int, p
             done.append(current)
             pending = False
         current.places[slot] = t
+        current.at[slot] = at
         slot += 1
         at = (at + 1) % segment
         if segment > 1 and at == 0:
@@ -51,9 +59,7 @@ def brute_force(mask: list[bool], reset: list[bool], chunk: int, segment: int, p
     return done, at
 
 
-def compare(
-    cut: Tiles, mask: list[list[bool]], reset: list[list[bool]], expected: list[tuple[list[Tile], int]]
-) -> None:
+def compare(cut: Tiles, mask: list[list[bool]], segment: int, expected: list[tuple[list[Tile], int]]) -> None:
     B, T = len(mask), len(mask[0])
     tokens = torch.arange(1, T + 1, dtype=torch.float64).expand(B, T)
     gathered = cut.gather(tokens)
@@ -72,6 +78,12 @@ def compare(
                 assert bool(cut.restart[b, n]) == restart, f"row {b}, tile {n}: restart"
             else:
                 assert not restart
+            clock = [x if x is None else x[b, n].item() for x in (cut.offset, cut.begins, cut.ends)]
+            if segment == 1:
+                assert clock == [None, None, None], "without segments there is nothing to say"
+            else:
+                told = wanted[n].in_segment(segment) if n < len(wanted) else (0, False, False)
+                assert clock == list(told), f"row {b}, tile {n}: offset, begins, ends"
         assert len(wanted) <= cut.count
     back = cut.scatter(gathered[..., None])[..., 0]
     assert torch.equal(back, torch.where(torch.tensor(mask), tokens, torch.zeros_like(tokens)))
@@ -98,7 +110,7 @@ def test_tiles_are_those_of_brute_force(data: st.DataObject) -> None:
     )  # fmt: skip
     size = min(chunk, T) if segment == 1 else chunk  # a chunk longer than the call is the call
     rows = [brute_force(m, r, size, segment, p) for m, r, p in zip(mask, reset, position, strict=True)]
-    compare(cut, mask, reset, rows)
+    compare(cut, mask, segment, rows)
 
 
 @settings(max_examples=200, deadline=None)

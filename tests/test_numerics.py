@@ -11,6 +11,7 @@ from torch import Tensor
 
 import innerloop as il
 from innerloop.core import registry
+from innerloop.core.linalg import power
 from innerloop.testing import assert_close
 
 torch.set_num_threads(1)
@@ -92,7 +93,7 @@ LONG = [cell for i, cell in enumerate(LONG) if cell not in LONG[:i]]
 
 @pytest.mark.parametrize(("name", "options"), LONG, ids=str)
 def test_normal_inputs_stay_finite(name: str, options: dict[str, Any]) -> None:
-    """16,384 tokens in float32 at default gates, and beside them at twice their lr; exemplars keep the last 128 pairs."""
+    """16,384 tokens in float32 at default gates, and beside them at twice their lr; exemplars keep 128 pairs."""
     tokens = 16_384
     exemplars = isinstance(il.get(name, **options).architecture, il.Exemplars)
     memory = il.get(name, **{**options, **({"capacity": 128} if exemplars else {})})
@@ -105,6 +106,70 @@ def test_normal_inputs_stay_finite(name: str, options: dict[str, Any]) -> None:
     assert float(result.output.abs().max()) < 1e4 * tokens
     for entry, t in result.state.tensors().items():
         assert not t.is_floating_point() or bool(t.isfinite().all()), entry
+
+
+# powers of positive matrices (Shampoo's roots)
+
+
+def symmetric_power(exponent: float) -> Any:
+    """Of the symmetric part: `gradcheck` moves one entry of a matrix at a time."""
+    return lambda matrix: power((matrix + matrix.mT) / 2, exponent)
+
+
+@pytest.mark.parametrize("exponent", [-0.25, 0.5, -1.0, 2.0])
+def test_powers_and_their_gradients(exponent: float) -> None:
+    """Distinct, equal and nearly equal eigenvalues; against the inverse, the product, and differences of values."""
+    turn = torch.linalg.qr(normal(5, 5)).Q
+    for values in ((0.3, 1.0, 2.0, 3.0, 7.0), (2.0,) * 5, (1.0, 1.0, 1.0 + 1e-9, 4.0, 4.0)):
+        x = torch.tensor(values, dtype=torch.float64)
+        matrix = (turn * x) @ turn.mT
+        assert_close(power(matrix, exponent), (turn * x**exponent) @ turn.mT, f"{values}")
+        assert torch.autograd.gradcheck(symmetric_power(exponent), matrix.requires_grad_()), values
+    matrix = matrix.detach()
+    assert_close(power(matrix, -1.0), torch.linalg.inv(matrix), "the inverse")
+    assert_close(power(matrix, 2.0), matrix @ matrix, "the square")
+
+
+def test_powers_of_what_rounding_left_below_zero() -> None:
+    """Two pairs in sixteen channels, float32: eigenvalues 0 come out at +-1e-4, which no root may see."""
+    rows = normal(2, 16, seed=1).float()
+    gram = 300 * rows.mT @ rows + 1e-6 * torch.eye(16)
+    assert float(torch.linalg.eigvalsh(gram.double()).min()) < 0
+    root = power(gram, -0.25)
+    assert bool(root.isfinite().all())
+    largest = float(torch.linalg.eigvalsh(gram.double()).max())
+    assert float(root.abs().max()) <= 1.01 * (torch.finfo(torch.float32).eps * largest) ** -0.25
+    # along the pairs themselves, where the digits are, it is the root
+    span = torch.linalg.qr(rows.double().mT).Q
+    inside = span.mT @ gram.double() @ span
+    assert float((span.mT @ root.double() @ span - power(inside, -0.25)).abs().max()) < 1e-4
+    # below the floor the power stands still: so does its derivative, and between the two sides it is a difference
+    turn = torch.linalg.qr(normal(4, 4)).Q
+    mixed = (turn * torch.tensor([3.0, 1.0, -0.1, -0.2], dtype=torch.float64)) @ turn.mT
+    assert torch.autograd.gradcheck(symmetric_power(0.5), mixed.requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_powers_never_raise(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN and infinity give NaN, alone; tiny, huge and zero matrices are finite; and an iteration that never ends."""
+    good = torch.eye(4, dtype=dtype) + 0.1
+    bad = torch.stack([good, torch.full_like(good, float("nan")), float("inf") * good, good])
+    out = power(bad.requires_grad_(), -0.25)
+    assert bool(out[[0, 3]].isfinite().all())
+    assert bool(out[[1, 2]].isnan().all())
+    assert torch.equal(out[0], power(good, -0.25))
+    (gradient,) = torch.autograd.grad(out[[0, 3]].sum(), bad)
+    assert bool(gradient[[0, 3]].isfinite().all())
+    for size in (1e-30, 1e30):
+        assert_close(power(size * good, -0.25) * size**0.25, power(good, -0.25), f"in units of {size:g}")
+    assert bool(power(torch.zeros(3, 3, dtype=torch.float64), -0.25).isfinite().all())
+
+    def never_ends(matrix: Tensor) -> Any:
+        raise torch.linalg.LinAlgError("failed to converge")
+
+    wanted = power(good, -0.25)
+    monkeypatch.setattr(torch.linalg, "eigh", never_ends)
+    assert_close(power(good, -0.25), wanted, "by singular vectors")
 
 
 # ridge without a prior, far queries

@@ -266,10 +266,10 @@ def typical_lr(memory: Memory) -> tuple[Callable[[int], float], str]:
     An explicit step under a squared loss contracts while `lr |k|^2 < 2`, and |k|^2 is near K; a segment sums the
     gradients of its tokens at one anchor, momentum multiplies them by up to ten, and an MLP's hidden channels outnumber
     K. Steps as long as 1 whatever the gradient (Muon, AdaGrad, Adam, Shampoo) add up to 50 of them under a decay of
-    0.02: 1 / (10 K) keeps that sum at 5 / K, below what a weight starts with. The link `A / |A|^(q-2)` with q > 3 needs
-    steps that are long enough: it grows as A decays, and behind a layer norm gradients fall as it grows, so that short
-    steps let A die away; those of 1/2 balance a decay of 0.02 at any K. The registered rows bear
-    twice these steps, over 16,384 tokens in float32.
+    0.02: 1 / (10 K) keeps that sum at 5 / K. The link `A / |A|^(q-2)` with q > 3 needs steps that are long enough: it
+    grows as A decays, and behind a layer norm gradients fall as it grows, so that short steps let A die away and the
+    link overflow; those of 1/2 balance a decay of 0.02 with K from 4 to 64. The registered rows bear twice these steps,
+    over 16,384 tokens in float32.
     """
     learner, retention = memory.learner, memory.retention
     if not isinstance(learner, GradientLearner):
