@@ -119,13 +119,14 @@ def _gradient(memory: Memory) -> str:
 
 
 def default_gates(
-    memory: Memory, batch: int, tokens: int, heads: int, key_dim: int, *,
+    memory: Memory, batch: int, tokens: int, heads: int, key_dim: int, *, value_dim: int | None = None,
     dtype: torch.dtype | None = None, device: torch.device | str | None = None,
 ) -> Gates:  # fmt: skip
     """Typical gates, with which keys of normal entries keep the memory finite over long sequences.
 
     Explicit steps under L2 get lr = 1 / (2 K) (keys of K normal entries have |k|^2 near K), with momentum a tenth of
     it; implicit and exact rows get 1; log_decay is -0.02, a memory of about fifty tokens; a schedule stays in charge.
+    A learner with a step size per channel needs `value_dim` where it is not `key_dim`.
     """
     specs = {spec.name: spec for spec in memory.gate_specs()}
     size = (batch, tokens, heads)
@@ -136,6 +137,8 @@ def default_gates(
 
     if "lr" in specs:
         more = (len(memory.architecture.rates),) if memory.architecture.rates else ()
+        if memory.rate_per == "channel":
+            more = (value_dim or key_dim,)
         made["lr"] = full(typical_lr(memory)[0](key_dim), *more)
     if "log_decay" in specs and not (isinstance(memory.retention, Decay) and memory.retention.schedule):
         made["log_decay"] = full(-0.02, key_dim) if specs["log_decay"].shape.endswith("K]") else full(-0.02)

@@ -279,7 +279,7 @@ def clipped(gradient: Weights, max_norm: float | None) -> Weights:
     if max_norm is None:
         return gradient
     xp = array_namespace(*gradient.values())
-    norms = [safe_norm(g.reshape((*g.shape[:2], -1)), (-1,)) for g in gradient.values()]
+    norms = [safe_norm(g.flatten(2), (-1,)) for g in gradient.values()]
     norm = safe_norm(xp.concat(norms, axis=-1), (-1,))[..., 0]
     factor = max_norm / xp.where(norm > max_norm, norm, max_norm * xp.ones_like(norm))
     return {name: expand(factor, g) * g for name, g in gradient.items()}

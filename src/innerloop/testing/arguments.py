@@ -140,7 +140,7 @@ def wrong_initial_states_are_named(memory: Memory, draw: Draw) -> None:
         refused(init_state, name, {**sizes, "initial": {name: torch.zeros(B, H, *shape, 1)}})
         refused(init_state, name, {**sizes, "initial": {name: torch.zeros(B + 1, H, *shape)}})
     for name in memory.parameters:
-        refused(init_state, name, {**sizes, "initial": {name: torch.ones(B, H, K + 1)}})
+        refused(init_state, name, {**sizes, "initial": {name: torch.ones(B, H, memory.architecture.inputs(K) + 1)}})
         refused(init_state, name, {**sizes, "initial": {name: torch.ones(H)}})
 
 

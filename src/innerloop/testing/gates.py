@@ -13,7 +13,7 @@ from ..core.dispatch import read
 from ..core.explain import default_gates, stability
 from ..core.learner import GradientLearner, GradientStep, Momentum
 from ..core.memory import Memory
-from ..core.objective import L2, Dot
+from ..core.objective import L2, Dot, Lp
 from ..core.preconditioned import AdaGrad, Adam, Shampoo
 from ..core.reference import Result
 from ..core.retention import KL, Decay, Keep, Lq, RowNorm
@@ -252,7 +252,10 @@ def repeated_keys(memory: Memory, draw: Draw) -> None:
     key = torch.nn.functional.normalize(x.k[:, :1], dim=-1)
     x = replace(x, k=key.expand_as(x.k).contiguous())
     if "lr" in memory.reads:
-        overwrites = memory.is_matrix and getattr(memory.learner, "linear", True)  # a step of 1 writes v exactly
+        # a step of 1 writes v exactly
+        overwrites = (
+            memory.is_matrix and getattr(memory.learner, "linear", True) and not isinstance(memory.objective, Lp)
+        )
         lr = torch.full_like(x.gates.lr, 1.0 if overwrites else largest_lr(memory))  # type: ignore[arg-type]
         x = replace(x, gates=x.gates._replace(lr=lr))
     decays = ("0.0", "-0.1", "-5.0") if "log_decay" in memory.reads else (None,)
@@ -278,8 +281,9 @@ def zero_keys(memory: Memory, draw: Draw) -> None:
 def default_gates_are_legal(memory: Memory, draw: Draw) -> None:
     """`default_gates` gives gates that the memory takes, and answers that stay finite."""
     x = draw(memory, 64)
-    B, T, H, K, _ = x.sizes
-    gates = default_gates(memory, B, T, H, K, dtype=torch.float64)
+    B, T, H, K, V = x.sizes
+    more = {"value_dim": V} if memory.rate_per == "channel" else {}
+    gates = default_gates(memory, B, T, H, K, dtype=torch.float64, **more)
     assert_finite(
         outcome(chunks(16), memory, replace(x, gates=gates, k=x.k * K**0.5), gradients=False), "default gates"
     )

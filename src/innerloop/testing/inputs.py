@@ -12,6 +12,7 @@ from torch import Tensor
 from ..core.architecture import Exemplars
 from ..core.learner import GradientLearner, Momentum
 from ..core.memory import Gates, Memory
+from ..core.objective import Lp
 from ..core.preconditioned import Diagonal, Muon
 from ..core.state import State, init_state
 
@@ -52,7 +53,7 @@ class Inputs:
         for name in POSITIVE:
             if name in made:
                 M = made[name]
-                made[name] = M @ M.mT + torch.eye(K, dtype=M.dtype)
+                made[name] = M @ M.mT + torch.eye(M.shape[-1], dtype=M.dtype)
         dtype = torch.promote_types(self.q.dtype, torch.float32)
         return init_state(memory, B, H, K, V, initial=made, dtype=dtype)
 
@@ -148,7 +149,7 @@ class Draw:
     def _start(self, memory: Memory, start: Start, normal: Fill, uniform: Fill) -> dict[str, Tensor]:
         B, H, K, V = self.batch, self.heads, self.key_dim, self.channels(memory)
         if start == "parameters":
-            channels = {"H": (), "HK": (K,)}
+            channels = {"H": (), "HK": (memory.architecture.inputs(K),)}
             return {
                 name: (value or 0.1) * (0.8 + 0.7 * uniform(B, H, *channels[per]))
                 for name, (value, per) in memory.parameters.items()
@@ -179,7 +180,8 @@ def largest_lr(memory: Memory) -> float:
     """The largest step that is drawn: with keys of unit length no row multiplies a rounding error by much.
 
     Two calls that differ by rounding are compared at 1e-10, which says nothing about a diverging memory. A layer norm,
-    and a link more so, make the answers steep in the weights: there a step is short.
+    and a link more so, make the answers steep in the weights; an lp loss is the steeper, the farther off the answer is:
+    there a step is short.
     """
     learner = memory.learner
     if not isinstance(learner, GradientLearner):
@@ -189,7 +191,7 @@ def largest_lr(memory: Memory) -> float:
     if not learner.linear and not isinstance(learner, Diagonal):
         return 0.05  # as long whatever the gradient: a part of the weights' own size, which is near 1
     size = 0.3 if isinstance(learner, Momentum) else 1.0  # past surprise makes it up to 1 / (1 - momentum) times that
-    steep = 0.01 if memory.retention.dual else 0.1 if normed(memory) else 1.0
+    steep = 0.01 if memory.retention.dual else 0.1 if normed(memory) or isinstance(memory.objective, Lp) else 1.0
     return steep * (size if memory.is_matrix else size / 4)
 
 
