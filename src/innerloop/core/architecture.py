@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 from array_api_compat import array_namespace
@@ -108,6 +109,11 @@ class Matrix(Architecture):
         return (linear or plainly(weights))(self.layers[0], x)
 
 
+@cache  # asked for at every tile
+def _numbered(depth: int, bias: bool) -> tuple[Layer, ...]:
+    return tuple((f"weight_{i}", f"bias_{i}" if bias else None) for i in range(depth))
+
+
 @dataclass(frozen=True)
 class MLP(Architecture):
     """`depth` linear layers with an activation between them; hidden layers have `expansion * K` channels.
@@ -140,7 +146,7 @@ class MLP(Architecture):
     @property
     def layers(self) -> tuple[Layer, ...]:
         """`weight_l` and `bias_l` for l = 0, ..., depth - 1."""
-        return tuple((f"weight_{i}", f"bias_{i}" if self.bias else None) for i in range(self.depth))
+        return _numbered(self.depth, self.bias)
 
     def shapes(self, key_dim: int, value_dim: int, width: int | None = None) -> dict[str, tuple[int, ...]]:
         """Weights and biases, layer by layer."""

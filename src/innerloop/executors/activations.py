@@ -1,4 +1,4 @@
-"""Activations with their slopes, in one pass: the memory's own training needs both, and is itself differentiated.
+"""Activations with their slopes: the memory's own training needs both, and is itself differentiated.
 
     a = act(z), s = act'(z)            backward of (a, s):  g_a act'(z) + g_s act''(z)
 
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+aten = torch.ops.aten  # the slope has a kernel of its own there, which torch.nn.functional does not show
 ROOT, CUBIC = sqrt(2 / pi), 0.044715  # r and q of gelu's tanh form
 
 
@@ -28,7 +29,7 @@ class _WithSlope(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, name: str, z: Tensor) -> tuple[Tensor, Tensor]:
-        value, slope = _FORWARD[name](z)
+        value, slope = _forward(name, z)
         ctx.name = name
         ctx.save_for_backward(z, slope)
         return value, slope
@@ -42,24 +43,17 @@ class _WithSlope(torch.autograd.Function):
         return None, torch.addcmul(_CURVATURE[ctx.name](z).mul_(of_slope), of_value, slope)
 
 
-def _gelu(z: Tensor) -> tuple[Tensor, Tensor]:
-    below = (z * sqrt(0.5)).erf_().add_(1).mul_(0.5)
-    slope = (z * z).mul_(-0.5).exp_().mul_(z).mul_(1 / sqrt(2 * pi)).add_(below)
-    return below.mul_(z), slope
+def _forward(name: str, z: Tensor) -> tuple[Tensor, Tensor]:
+    one = torch.ones_like(z)
+    if name == "silu":
+        return aten.silu(z), aten.silu_backward(one, z)
+    form = "tanh" if name == "gelu_tanh" else "none"
+    return aten.gelu(z, approximate=form), aten.gelu_backward(one, z, approximate=form)
 
 
 def _gelu_curvature(z: Tensor) -> Tensor:
     squares = z * z
     return torch.exp(-0.5 * squares) * ((2 - squares) / sqrt(2 * pi))
-
-
-def _gelu_tanh(z: Tensor) -> tuple[Tensor, Tensor]:
-    squares = z * z
-    t = (squares * (ROOT * CUBIC)).add_(ROOT).mul_(z).tanh_()
-    half = (t + 1).mul_(0.5)
-    slope = squares.mul_(3 * ROOT * CUBIC).add_(ROOT).mul_(z).mul_(0.5)  # z u' / 2
-    slope = slope.mul_(t.square_().neg_().add_(1)).add_(half)
-    return half.mul_(z), slope
 
 
 def _gelu_tanh_curvature(z: Tensor) -> Tensor:
@@ -69,15 +63,9 @@ def _gelu_tanh_curvature(z: Tensor) -> Tensor:
     return (1 - t * t) * (slope + z * (3 * ROOT * CUBIC * z - t * slope * slope))
 
 
-def _silu(z: Tensor) -> tuple[Tensor, Tensor]:
-    p = torch.sigmoid(z)
-    return p * z, (1 - p).mul_(z).add_(1).mul_(p)
-
-
 def _silu_curvature(z: Tensor) -> Tensor:
     p = torch.sigmoid(z)
     return p * (1 - p) * (2 + z * (1 - 2 * p))
 
 
-_FORWARD = {"gelu": _gelu, "gelu_tanh": _gelu_tanh, "silu": _silu}
 _CURVATURE = {"gelu": _gelu_curvature, "gelu_tanh": _gelu_tanh_curvature, "silu": _silu_curvature}

@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, bmm  # all products here are of three-dimensional tensors: @ would look first
 
-from ..core.architecture import MLP, Architecture, Layer, Linear, Matrix, SwiGLU, plainly
+from ..core.architecture import MLP, Architecture, Layer, Linear, Matrix, SwiGLU
 from ..core.functions import EPS
 from ..core.objective import Objective
 from .activations import with_slope
@@ -48,7 +48,12 @@ def key_pass(architecture: Architecture, weights: Weights, x: Tensor, error: Cal
     if isinstance(architecture, SwiGLU):
         return _gated_pass(weights, x, error)
     assert isinstance(architecture, MLP)
-    linear = plainly(dict(weights))
+
+    def linear(layer: Layer, x: Tensor) -> Tensor:
+        weight, bias = layer
+        y = bmm(x, weights[weight])
+        return y if bias is None else y.add_(weights[bias][..., None, :])
+
     inputs, slopes = [x], []
     for layer in architecture.layers[:-1]:
         hidden, slope = with_slope(architecture.activation, linear(layer, inputs[-1]))
@@ -61,7 +66,7 @@ def key_pass(architecture: Architecture, weights: Weights, x: Tensor, error: Cal
     names = [weight for weight, _ in architecture.layers]
     deltas = {names[-1]: delta}
     for name, lower, slope in zip(names[:0:-1], names[-2::-1], slopes[::-1], strict=True):
-        delta = (delta @ weights[name].mT) * slope
+        delta = bmm(delta, weights[name].mT) * slope
         deltas[lower] = delta
     return Pass(dict(zip(names, inputs, strict=True)), deltas)
 
@@ -78,11 +83,10 @@ def _gated_pass(weights: Weights, x: Tensor, error: Callable[[Tensor], Tensor]) 
 
 def _norm_backward(grad: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Through the layer norm of y: `(g - mean(g) - y^ mean(g y^)) / std`, g = grad * weight, y^ the normalised y."""
-    centred = y - y.mean(-1, keepdim=True)
-    scale = (centred.square().mean(-1, keepdim=True) + EPS).rsqrt()
-    unit = centred * scale
+    size = y.shape[-1:]
+    _, mean, scale = torch.native_layer_norm(y, size, None, None, EPS)
     g = grad * weight[..., None, :]
-    return scale * (g - g.mean(-1, keepdim=True) - unit * (g * unit).mean(-1, keepdim=True))
+    return torch.ops.aten.native_layer_norm_backward(g, y, size, mean, scale, None, None, [True, False, False])[0]
 
 
 def reader(
@@ -96,14 +100,14 @@ def reader(
         y = _scaled(x, A, W[weight])
         # in place: y is ours, and none of its factors
         if m is not None and U is not None:
-            y.add_(_scaled(x, m, U[weight]))
+            _add_scaled(y, x, m, U[weight])
         if home is not None and A is not None:
-            y.add_(_scaled(x, 1 - A, home[weight]))
-        scores = x @ seen.inputs[weight].mT
+            _add_scaled(y, x, 1 - A, home[weight])
+        scores = bmm(x, seen.inputs[weight].mT)
         if bias is not None:
             scores.add_(1)
             y.add_(_bias(A, m, W[bias], None if U is None else U[bias], None if home is None else home[bias]))
-        return y.sub_((rows.C[rate[weight]] * scores) @ seen.deltas[weight])
+        return y.baddbmm_(rows.C[rate[weight]] * scores, seen.deltas[weight], alpha=-1)
 
     return linear
 
@@ -111,8 +115,16 @@ def reader(
 def _scaled(x: Tensor, factor: Tensor | None, weight: Tensor) -> Tensor:
     """`factor * (x W)`, the factor [G, c, 1] on the smaller side."""
     if factor is None:
-        return x @ weight
-    return (factor * x) @ weight if x.shape[-1] <= weight.shape[-1] else factor * (x @ weight)
+        return bmm(x, weight)
+    return bmm(factor * x, weight) if x.shape[-1] <= weight.shape[-1] else factor * bmm(x, weight)
+
+
+def _add_scaled(y: Tensor, x: Tensor, factor: Tensor, weight: Tensor) -> None:
+    """`y += factor * (x W)`, likewise."""
+    if x.shape[-1] <= weight.shape[-1]:
+        y.baddbmm_(factor * x, weight)
+    else:
+        y.addcmul_(factor, bmm(x, weight))
 
 
 def _bias(A: Tensor | None, m: Tensor | None, b: Tensor, u: Tensor | None, home: Tensor | None) -> Tensor:
@@ -125,8 +137,11 @@ def _bias(A: Tensor | None, m: Tensor | None, b: Tensor, u: Tensor | None, home:
 def added(layer: Layer, seen: Pass, weights: Tensor) -> dict[str, Tensor]:
     """`X^T diag(weights) D` of a layer's weight, and of its bias; weights [G, n]."""
     weight, bias = layer
-    scaled = weights[..., None] * seen.deltas[weight]
-    out = {weight: seen.inputs[weight].mT @ scaled}
+    X, D, column = seen.inputs[weight], seen.deltas[weight], weights[..., None]
+    if bias is None and X.shape[-1] < D.shape[-1]:
+        return {weight: bmm((column * X).mT, D)}
+    scaled = column * D
+    out = {weight: bmm(X.mT, scaled)}
     if bias is not None:
         out[bias] = scaled.sum(-2)
     return out

@@ -88,9 +88,9 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         c = x.shape[-1]
-        t = torch.arange(c, device=x.device)
-        factors = torch.where(t[:, None] > t[None, :], x[..., :, None], torch.ones((), dtype=x.dtype, device=x.device))
-        L = factors.cumprod(-2).tril()
+        below = torch.ones(c, c, dtype=x.dtype, device=x.device).tril(-1)
+        # x under the diagonal and 1 elsewhere: by a sum, as a choice takes five times as long
+        L = torch.addcmul(1 - below, x[..., :, None], below).cumprod_(-2).tril_()
         ctx.save_for_backward(x, L)
         return L
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -72,12 +73,12 @@ class Setting:
     info: tuple[str, ...]
     size: int
 
-    @property
+    @cached_property
     def network(self) -> Architecture:
         """What the memory is, behind a feature map."""
         return self.memory.architecture.parametric
 
-    @property
+    @cached_property
     def rate(self) -> dict[str, int]:
         """Which step size each weight has."""
         named = self.network.rates
