@@ -39,8 +39,8 @@ def layer_norm(x: Array, weight: Array, bias: Array) -> Array:
     if is_torch_array(x):
         import torch.nn.functional as functions
 
-        # Its kernel answers NaN where a square overflows, its second derivative where a cube does. Cut in place, as every
-        # x is a fresh answer, and with the gradient of what is uncut, about 0 out there: anything else costs more
+        # Its kernel answers NaN where a square overflows, its second derivative where a cube does. Cut in place, as x
+        # is always a fresh answer, and with the gradient of what is uncut, about 0 out there: all else costs more
         x.detach().clamp_(-_most(x.dtype), _most(x.dtype))
         unit = functions.layer_norm(x, x.shape[-1:], eps=EPS)
     else:
