@@ -11,9 +11,10 @@ from .architecture import Exemplars
 from .linalg import eager
 from .memory import Gates, Memory
 from .retention import Decay
+from .solvers import Kalman, Ridge
 from .state import State, a_memory, init_state
 
-INFO = ("surprise", "memory_norm")
+INFO = ("surprise", "memory_norm", "variance")
 
 
 class Call(NamedTuple):
@@ -56,6 +57,8 @@ def prepare(
         raise ValueError(f"info={unknown[0]!r}: pass any of {list(INFO)}")
     if info and isinstance(memory.architecture, Exemplars):
         raise ValueError(f"info={info[0]!r}: exemplars have no weights to report on; pass info=()")
+    if "variance" in info and not isinstance(memory.learner, Ridge | Kalman):
+        raise ValueError(f"info='variance': {type(memory.learner).__name__} keeps no covariance; Ridge and Kalman do")
     dtype = torch.promote_types(q.dtype, torch.float32)
     gates = _gates(memory, gates, q, V, dtype)
     mask, reset = _flags("mask", mask, q), _flags("reset", reset, q)

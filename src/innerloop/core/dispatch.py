@@ -66,8 +66,9 @@ def scan(
         state: where to go on (default: `init_state`); it is never changed.
         mask: [B, T] bool, False: the token is the identity and reads 0.
         reset: [B, T] bool, True: the memory restarts from its initial state before the token.
-        info: any of "surprise" (norm of the loss's gradient before the write) and "memory_norm" (Frobenius norm after
-            it), each [B, T, H] in the result's `info`.
+        info: any of "surprise" (norm of the loss's gradient before the write), "memory_norm" (Frobenius norm after
+            it) and, of least squares and the Kalman filter, "variance" (k^T P k, that of the answer to the key once the
+            evidence has faded or the weights have walked, before the write), each [B, T, H] in the result's `info`.
 
     Returns:
         Result(output [B, T, H, V] in the dtype of q, state, info).

@@ -106,6 +106,10 @@ class Problem(Protocol):
         """`matrix^-1 right` of symmetric positive matrices; the minimum-norm solution where singular."""
         ...
 
+    def quadratic(self, matrix: Array, x: Array) -> Array:
+        """`x^T matrix^-1 x`; infinite where a singular matrix says nothing of x."""
+        ...
+
     def expm(self, matrix: Array) -> Array:
         """The matrix exponential."""
         ...

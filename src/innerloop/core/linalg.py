@@ -29,6 +29,22 @@ def solve_psd(matrix: Tensor, right: Tensor) -> Tensor:
     return torch.where(good, torch.cholesky_solve(right, factor), inverse @ right)
 
 
+def quadratic(matrix: Tensor, x: Tensor) -> Tensor:
+    """`x^T matrix^-1 x` [...] for positive semidefinite matrices [..., K, K] and x [..., K].
+
+    Infinite where x leaves the range of a singular matrix: a direction of which nothing is known.
+    """
+    factor, regular = cholesky(matrix)
+    if not eager() or bool(regular.all()):
+        return torch.linalg.solve_triangular(factor, x[..., None], upper=False).square().sum((-2, -1))
+    solved = solve_psd(matrix, x[..., None])
+    scale = matrix.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))  # columns in their own units, as `cholesky` sees them
+    lost = ((matrix @ solved)[..., 0] - x) / scale
+    outside = ~regular & (lost.square().sum(-1) > 1e-12 * (x / scale).square().sum(-1))
+    return torch.where(outside, torch.full_like(x[..., 0], torch.inf), (x * solved[..., 0]).sum(-1))
+
+
 def solve_ridge(matrix: Tensor, ridge: Tensor, right: Tensor) -> Tensor:
     """`(matrix + ridge I)^-1 right` for positive semidefinite matrices [..., K, K] and ridges [...] >= 0.
 

@@ -38,7 +38,7 @@ class Gates(NamedTuple):
     window: Any = None
     """Gamma of the tokens t, t-1, ..., t-W+1: [B, T, H, W] (Atlas' omega rule)."""
     scale: Any = None
-    """Factor of the segment's summed steps when they are averaged (TTT's tau)."""
+    """Factor of the segment's summed steps when they are averaged (TTT's tau); of a Kalman filter's process noise."""
     delta: Any = None
     """Huber's threshold, token by token (Yaad)."""
     precond_lr: Any = None
@@ -232,7 +232,10 @@ class Memory:
             ),
             "momentum": (head, 0.0, 1.0, coefficient, coefficient, "fraction of past surprise kept"),
             "window": ("[B, T, H, W]", 0.0, inf, "1", "1", "weights of the last W tokens"),
-            "scale": (head, 0.0, inf, "1 / i", "1 / i", "factor of the segment's summed steps, at its i-th token"),
+            "scale": (
+                (head, 0.0, inf, "1", "1", "factor of the token's process noise") if isinstance(self.learner, Kalman)
+                else (head, 0.0, inf, "1 / i", "1 / i", "factor of the segment's summed steps, at its i-th token")
+            ),
             "delta": (head, 0.0, inf, threshold, threshold, "threshold between squares and absolute differences"),
             "precond_lr": (head, 0.0, inf, "lr", "1", "weight of the token in the second moments"),
             "precond_log_decay": (head, -inf, 0.0, "0", "-0.02", "natural log of the second moments' fraction kept"),

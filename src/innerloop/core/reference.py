@@ -17,11 +17,11 @@ from torch import Tensor
 from .architecture import Architecture, Exemplars
 from .axis import Weights
 from .learner import Learner
-from .linalg import power, solve_psd, solve_ridge
+from .linalg import power, quadratic, solve_psd, solve_ridge
 from .memory import Gates, Memory
 from .objective import Objective
 from .retention import Retention
-from .solvers import Append
+from .solvers import Append, Kalman, Ridge
 from .state import State, all_parameters
 
 
@@ -96,6 +96,10 @@ class TorchProblem:
     def solve(self, matrix: Tensor, right: Tensor) -> Tensor:
         """`solve_psd`."""
         return solve_psd(matrix, right)
+
+    def quadratic(self, matrix: Tensor, x: Tensor) -> Tensor:
+        """`linalg.quadratic`."""
+        return quadratic(matrix, x)
 
     def expm(self, matrix: Tensor) -> Tensor:
         """`torch.linalg.matrix_exp`."""
@@ -288,7 +292,10 @@ def _read_exemplars(
 
 def _note(name: str, memory: Memory, problem: TorchProblem, before: State, after: State) -> Tensor:
     """`surprise`: norm of the gradient of the loss at the memory before the write (at the anchor in a segment).
-    `memory_norm`: Frobenius norm of the weights after it."""
+    `memory_norm`: Frobenius norm of the weights after it. `variance`: of the answer to the key before the write."""
+    if name == "variance":
+        assert isinstance(memory.learner, Ridge | Kalman)
+        return memory.learner.variance(problem, split(memory, before.memory)[0])
     if name == "memory_norm":
         weights = split(memory, read_weights(memory, after, problem.scalars))[0]
     else:

@@ -88,31 +88,50 @@ class Ridge(Learner):
         """One step of the rule."""
         xp = array_namespace(problem.key)
         key, value, lr = problem.key, problem.value, rate(problem)
-        A, b = memory["gram"], memory["moment"]
-        decay = problem.gates.log_decay
-        f = xp.ones_like(lr) if decay is None else xp.exp(decay)
-        if decay is not None:
-            forget = xp.isinf(decay)
-            A = xp.where(expand(forget, A), problem.initial["gram"], A)
-            b = xp.where(expand(forget, b), problem.initial["moment"], b)
-            f = xp.where(forget, xp.ones_like(f), f)
+        A, b, f = self._faded(problem, memory)
         weighted = expand(lr, key) * key
         if self.rule in ("exponential", "static"):
-            A = expand(f, A) * A + outer(weighted, key)
-            return {"gram": A, "moment": expand(f, b) * b + outer(weighted, value)}, buffers
-        w = problem.solve(A, b)
-        eye = xp.eye(key.shape[-1], dtype=key.dtype, device=key.device)
-        if self.rule == "regularized":
-            A = expand(f, A) * A + expand(1 - f, A) * (problem.parameter("penalty")[..., None] * eye)
-        else:
-            Ak = xp.matmul(A, key[..., None])[..., 0]
-            excitation = xp.sum(key * Ak, axis=-1)
-            excited = excitation > 0
-            share = xp.where(excited, (1 - f) / xp.where(excited, excitation, xp.ones_like(f)), xp.zeros_like(f))
-            A = A - expand(share, A) * outer(Ak, Ak)
+            return {"gram": A + outer(weighted, key), "moment": expand(f, b) * b + outer(weighted, value)}, buffers
+        w = problem.solve(self._kept(problem, memory["gram"]), b)
         A = A + outer(weighted, key)
         residual = value - xp.matmul(xp.matrix_transpose(w), key[..., None])[..., 0]
         return {"gram": A, "moment": xp.matmul(A, w) + outer(weighted, residual)}, buffers
+
+    def _kept(self, problem: Problem, A: Array) -> Array:
+        """The Gram matrix, or the prior's where everything is forgotten."""
+        decay = problem.gates.log_decay
+        xp = array_namespace(A)
+        return A if decay is None else xp.where(expand(xp.isinf(decay), A), problem.initial["gram"], A)
+
+    def _faded(self, problem: Problem, memory: Weights) -> tuple[Array, Array, Array]:
+        """Gram matrix (the rule's forgetting done), moment (as it was, or the prior's), fraction kept."""
+        key, A, b, decay = problem.key, self._kept(problem, memory["gram"]), memory["moment"], problem.gates.log_decay
+        xp = array_namespace(key)
+        if decay is None:
+            return A, b, xp.ones_like(key[..., 0])
+        forget = xp.isinf(decay)
+        b = xp.where(expand(forget, b), problem.initial["moment"], b)
+        f = xp.where(forget, xp.ones_like(decay), xp.exp(decay))
+        if self.rule != "directional":
+            A = expand(f, A) * A
+            if self.rule == "regularized":
+                eye = xp.eye(key.shape[-1], dtype=key.dtype, device=key.device)
+                A = A + expand(1 - f, A) * (problem.parameter("penalty")[..., None] * eye)
+            return A, b, f
+        Ak = xp.matmul(A, key[..., None])[..., 0]
+        excitation = xp.sum(key * Ak, axis=-1)
+        excited = excitation > 0
+        share = xp.where(excited, (1 - f) / xp.where(excited, excitation, xp.ones_like(f)), xp.zeros_like(f))
+        return A - expand(share, A) * outer(Ak, Ak), b, f
+
+    def variance(self, problem: Problem, memory: Weights) -> Array:
+        """`k^T A^-1 k` once the evidence has faded and before the pair is added: in units of the noise variance."""
+        A, _, _ = self._faded(problem, memory)
+        if self.rule == "static":
+            key = problem.key
+            eye = array_namespace(key).eye(key.shape[-1], dtype=key.dtype, device=key.device)
+            A = A + problem.parameter("penalty")[..., None] * eye
+        return problem.quadratic(A, problem.key)
 
     def weights(self, memory: Weights, parameters: Mapping[str, Array], solve: Any) -> Weights:
         """`w = A^-1 b`, with the penalty added under "static"."""
@@ -127,12 +146,14 @@ class Ridge(Learner):
 class Kalman(Learner):
     """The Kalman filter of `w_t = w_{t-1} + N(0, process_noise I)`, `v_t = w_t^T k_t + N(0, observation_noise)`.
 
-        P <- P + process_noise I,   g = P k / (observation_noise / lr + k^T P k)
+        P <- P + scale process_noise I,   g = P k / (observation_noise / lr + k^T P k)
         S <- S + g (v - S^T k)^T,   P <- P - g k^T P
 
+    The gate `scale` multiplies a token's process noise (a longer time before it, say).
     Starts at S = 0, P = prior_variance I; with process noise 0 it is recursive least squares (Kalman 1960).
     """
 
+    gates: ClassVar[tuple[str, ...]] = ("lr", "scale")
     parameters: ClassVar[dict[str, str]] = {"process_noise": "HK", "observation_noise": "H", "prior_variance": "HK"}
 
     process_noise: float = 1e-3
@@ -157,8 +178,7 @@ class Kalman(Learner):
         """Predict, then condition on the pair."""
         xp = array_namespace(problem.key)
         key, lr = problem.key, rate(problem)
-        eye = xp.eye(key.shape[-1], dtype=key.dtype, device=key.device)
-        P = memory["covariance"] + problem.parameter("process_noise")[..., None] * eye
+        P = self._walked(problem, memory)
         Pk = xp.matmul(P, key[..., None])[..., 0]
         # multiplied through by lr, so that a pair of weight 0 writes nothing instead of dividing by it
         spread = (lr * xp.sum(key * Pk, axis=-1))[..., None]
@@ -166,6 +186,19 @@ class Kalman(Learner):
         S = memory["S"]
         residual = problem.value - xp.matmul(xp.matrix_transpose(S), key[..., None])[..., 0]
         return {"S": S + outer(gain, residual), "covariance": P - outer(gain, Pk)}, buffers
+
+    def _walked(self, problem: Problem, memory: Weights) -> Array:
+        xp = array_namespace(problem.key)
+        eye = xp.eye(problem.key.shape[-1], dtype=problem.key.dtype, device=problem.key.device)
+        noise = problem.parameter("process_noise")[..., None] * eye
+        scale = problem.gates.scale
+        return memory["covariance"] + (noise if scale is None else expand(scale, noise) * noise)
+
+    def variance(self, problem: Problem, memory: Weights) -> Array:
+        """`k^T P k` once the weights have walked and before the pair is seen."""
+        xp = array_namespace(problem.key)
+        Pk = xp.matmul(self._walked(problem, memory), problem.key[..., None])[..., 0]
+        return xp.sum(problem.key * Pk, axis=-1)
 
     def weights(self, memory: Weights, parameters: Mapping[str, Array], solve: Any) -> Weights:
         """The mean."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .innovations import dense_reads
+from .innovations import dense_reads, dense_variances
 from .operator import affine_operator
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ CHUNK = 32
 TOLERANCE = 1e-13  # residual relative to the query's norm, in float64
 
 
-def run(call: Folded) -> tuple[Tensor, dict[str, Tensor]]:
-    """Outputs [R, T, V] and the Gram matrix and moment after the call."""
+def run(call: Folded) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+    """Outputs [R, T, V], the Gram matrix and moment after the call, the variances [R, T] if asked for."""
     R, _, K = call.q.shape
     cut = call.tiles(CHUNK)
     real = cut.real
@@ -60,7 +60,11 @@ def run(call: Folded) -> tuple[Tensor, dict[str, Tensor]]:
     output = output[:, 0]
     if not bool(settled.all()):
         output = _settle(output, settled[:, 0], call, cut.restart, q[:, 0], k[:, 0], v[:, 0], lr[:, 0], log_decay)
-    return cut.scatter(output), {"gram": gram[:, 0], "moment": moment[:, 0]}
+    variance = None
+    if call.asks:
+        found = _variances(call, cut.restart, k[:, 0], lr[:, 0], log_decay)
+        variance = cut.scatter(found[..., None])[..., 0]
+    return cut.scatter(output), {"gram": gram[:, 0], "moment": moment[:, 0]}, variance
 
 
 def conjugate_gradients(matvec: Callable[[Tensor], Tensor], q: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,3 +141,18 @@ def _settle(
         A = total.exp()[:, None, None] * A + weighted @ here[0]
         b = total.exp()[:, None, None] * b + weighted @ here[1]
     return torch.stack(outputs, 1)
+
+
+def _variances(call: Folded, restart: Tensor | None, k: Tensor, lr: Tensor, log_decay: Tensor | None) -> Tensor:
+    """Variances [R, N, c], by a dense solve per token."""
+    fades = torch.zeros_like(lr) if log_decay is None else log_decay[:, 0]
+    A, penalty = call.state["gram"], call.parameters["penalty"]
+    found: list[Tensor] = []
+    for n in range(k.shape[1]):
+        if restart is not None:
+            A = torch.where(restart[:, n, None, None], call.initial["gram"], A)
+        found.append(dense_variances(k[:, n], lr[:, n], fades[:, n], A, penalty))
+        total = fades[:, n].sum(-1)
+        tail = (total[:, None] - fades[:, n].cumsum(-1)).exp() * lr[:, n]
+        A = total.exp()[:, None, None] * A + (tail[..., None] * k[:, n]).mT @ k[:, n]
+    return torch.stack(found, 1) if found else lr

@@ -46,6 +46,8 @@ class Folded(NamedTuple):
     parameters: dict[str, Tensor]  # [R, 1 or K]
     chunk: int | None
     read_first: bool
+    scale: Tensor | None  # [R, T]
+    asks: bool  # whether the variance is asked for
 
     def tiles(self, usual: int, *, fade: Tensor | None = None, limit: float = math.inf) -> Tiles:
         """The call's tiles, of `usual` tokens unless the user says otherwise; fade and limit: see `clock.tiles`."""
@@ -59,7 +61,7 @@ def why_not(memory: Memory, call: Call | None = None) -> list[str]:
     out: list[str] = []
     if not isinstance(memory.learner, Ridge | Kalman):
         out.append(f"{type(memory.learner).__name__} solves no least-squares problem")
-    if call is not None and call.info:
+    if call is not None and set(call.info) - {"variance"}:
         out.append(f"info={call.info!r} is reported by the loop")
     return out
 
@@ -85,17 +87,23 @@ def run(memory: Memory, call: Call, chunk_size: int | None) -> Result:
     B, T, H = call.q.shape[:3]
     learner = memory.learner
     if isinstance(learner, Kalman):
-        output, body = filter.run(folded)
+        output, body, variance = filter.run(folded)
     else:
         assert isinstance(learner, Ridge)
         road = {"exponential": innovations.run, "static": cg.run}.get(learner.rule)
-        output, body = road(folded) if road else gains.run(folded, learner.rule)
+        output, body, variance = road(folded) if road else gains.run(folded, learner.rule)
     dtype = call.q.dtype
     output = output.reshape(B, H, T, -1).transpose(1, 2).to(dtype)
     if call.mask is not None:
         output = torch.where(call.mask[:, :, None, None], output, torch.zeros_like(output))
+    told = None
+    if variance is not None:
+        variance = variance.reshape(B, H, T).transpose(1, 2).to(dtype)
+        if call.mask is not None:
+            variance = torch.where(call.mask[:, :, None], variance, torch.zeros_like(variance))
+        told = {"variance": variance}
     memory_after = {name: x.reshape(B, H, *x.shape[1:]).to(dtype) for name, x in body.items()}
-    return Result(output, replace(call.state, memory=memory_after))
+    return Result(output, replace(call.state, memory=memory_after), told)
 
 
 def _fold(memory: Memory, call: Call, chunk: int | None) -> Folded:
@@ -126,5 +134,6 @@ def _fold(memory: Memory, call: Call, chunk: int | None) -> Folded:
         q, k, rows(call.v), lr, log_decay, mask, reset,
         {n: body(x) for n, x in call.state.memory.items()}, {n: body(x) for n, x in call.state.initial.items()},
         {n: body(x) for n, x in all_parameters(memory, call.state.parameters, wide, call.q.device).items()},
-        chunk, memory.order == "read-write",
+        chunk, memory.order == "read-write", None if call.gates.scale is None else rows(call.gates.scale),
+        bool(call.info),
     )  # fmt: skip

@@ -24,8 +24,8 @@ CHUNK = 32
 GROUP = 1 << 17  # floats of Gram matrices formed at once: they stay in the cache
 
 
-def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor]]:
-    """Outputs [R, T, V] and the Gram matrix and moment after the call."""
+def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+    """Outputs [R, T, V], the Gram matrix and moment after the call, the variances [R, T] if asked for."""
     cut = call.tiles(CHUNK)
     real = cut.real
     q, k, v = cut.gather(call.q), cut.gather(call.k), cut.gather(call.v)
@@ -34,20 +34,30 @@ def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor]]:
     log_decay = torch.zeros_like(lr) if call.log_decay is None else cut.gather(call.log_decay)
 
     find = _regularized if rule == "regularized" else _directional
-    gains, A = find(call, k, lr, log_decay, cut.restart, real)
+    solved, A = find(call, k, lr, log_decay, cut.restart, real)
+    gains = lr[..., None] * solved
     start = solve_psd(call.state["gram"], call.state["moment"])
     fresh = solve_psd(call.initial["gram"], call.initial["moment"])
     output, w = affine_operator(
         q[:, None], gains[:, None], v[:, None], e=k[:, None], b=gains[:, None], read_first=call.read_first,
         start=start[:, None], restart=cut.restart, fresh=None if cut.restart is None else fresh[:, None],
     )  # fmt: skip
-    return cut.scatter(output[:, 0]), {"gram": A, "moment": A @ w[:, 0]}
+    variance = None
+    if call.asks:  # of A_t, which holds the pair: x = k^T A_t^-1 k = h / (1 + l h) of the h without it
+        x = (k * solved).sum(-1)
+        left = 1 - lr * x
+        known = left > 1e-12  # rounding: nothing was known of this direction
+        variance = torch.where(
+            known, x / torch.where(known, left, torch.ones_like(left)), torch.full_like(x, torch.inf)
+        )
+        variance = cut.scatter(variance[..., None])[..., 0]
+    return cut.scatter(output[:, 0]), {"gram": A, "moment": A @ w[:, 0]}, variance
 
 
 def _regularized(
     call: Folded, k: Tensor, lr: Tensor, log_decay: Tensor, restart: Tensor | None, real: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Gains [R, N, c, K] and the last Gram matrix."""
+    """`A_t^-1 k_t` [R, N, c, K] and the last Gram matrix."""
     K = k.shape[-1]
     prior = torch.diag_embed(call.parameters["penalty"].expand(k.shape[0], K))
     excess, fresh = call.state["gram"] - prior, call.initial["gram"] - prior  # A - Lambda
@@ -79,14 +89,14 @@ def _regularized(
             2,
         )
         grams = (coefficients[:, here] @ matrices).unflatten(-1, (K, K))
-        gains.append(solve_psd(grams, (lr[:, here, :, None] * kn)[..., None])[..., 0])
+        gains.append(solve_psd(grams, kn[..., None])[..., 0])
     return torch.cat(gains, 1), excess + prior
 
 
 def _directional(
     call: Folded, k: Tensor, lr: Tensor, log_decay: Tensor, restart: Tensor | None, real: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Gains [R, N, c, K] and the last Gram matrix."""
+    """`A_t^-1 k_t` [R, N, c, K] and the last Gram matrix."""
     A = call.state["gram"]
     lost = -torch.expm1(log_decay)  # 1 - f, zero in padding
     grams: list[Tensor] = []
@@ -106,8 +116,6 @@ def _directional(
     step = max(1, GROUP // (k.shape[0] * k.shape[3] ** 2))
     gains = [
         solve_psd(torch.stack(grams[i : i + step], 1), right)[..., 0]
-        for i, right in zip(
-            range(0, len(grams), step), (lr[..., None] * k).flatten(1, 2)[..., None].split(step, 1), strict=True
-        )
+        for i, right in zip(range(0, len(grams), step), k.flatten(1, 2)[..., None].split(step, 1), strict=True)
     ]
     return torch.cat(gains, 1).reshape(k.shape), A

@@ -14,6 +14,7 @@ condition on every prefix of the tile at once, since leading blocks of L factor 
     o_t = q_t^T w_0 + sum_{i<=t} (q_t^T C^-T Y^T)_i z_i,     Y = L^-1 X,   z = L^-1 e        (read-write: i < t)
 
 A prequential call (q = k, read-write, no weights) needs no Y: the innovations are diag(L) z, so o = v - diag(L) z.
+The variance k_t^T (f_t A_{t-1})^-1 k_t is (L_tt^2 / D_t - 1) / l_t.
 
 The Gram matrices at all tiles' starts come from a short scan, so everything else is batched over tiles. Tiles are cut
 short where D would fall below 1e-4 (the innovation matrix loses as many digits as D does); tiles whose A_0 is singular
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.linalg import cholesky, segment_sums, solve_psd
+from ..core.linalg import cholesky, quadratic, segment_sums, solve_psd
 
 if TYPE_CHECKING:
     from .exact import Folded
@@ -39,8 +40,8 @@ SCAN = 32  # tiles whose Gram matrices are summed by one product
 GROUP = 256  # tiles worked on at once: the innovation matrices of a group stay in the cache
 
 
-def run(call: Folded) -> tuple[Tensor, dict[str, Tensor]]:
-    """Outputs [R, T, V] and the Gram matrix and moment after the call."""
+def run(call: Folded) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+    """Outputs [R, T, V], the Gram matrix and moment after the call, the variances [R, T] if asked for."""
     R = call.q.shape[0]
     fade = None if call.log_decay is None else -call.log_decay
     cut = call.tiles(CHUNK, fade=fade, limit=FADE - 1)
@@ -54,6 +55,7 @@ def run(call: Folded) -> tuple[Tensor, dict[str, Tensor]]:
     log_decay = None if call.log_decay is None else cut.gather(call.log_decay)
 
     outputs: list[Tensor] = []
+    variances: list[Tensor] = []
     step = max(1, GROUP // max(1, R))
     for first in range(0, cut.count, step):
         here = slice(first, first + step)
@@ -61,9 +63,13 @@ def run(call: Folded) -> tuple[Tensor, dict[str, Tensor]]:
                       None if log_decay is None else log_decay[:, here])  # fmt: skip
         restart = None if cut.restart is None else cut.restart[:, here]
         grams, moments, A, b = _starts(group, A, b, restart, call)
-        outputs.append(_reads(group, grams, moments, call.read_first))
+        output, variance = _reads(group, grams, moments, call.read_first, call.asks)
+        outputs.append(output)
+        if variance is not None:
+            variances.append(variance)
     output = cut.scatter(torch.cat(outputs, 1)) if outputs else call.v
-    return output, {"gram": A, "moment": b}
+    variance = cut.scatter(torch.cat(variances, 1)[..., None])[..., 0] if variances else None
+    return output, {"gram": A, "moment": b}, variance
 
 
 class Group(NamedTuple):
@@ -117,12 +123,14 @@ def _scan(new: Tensor, total: Tensor | None, body: Tensor) -> tuple[Tensor, Tens
     return sums[:, :-1], sums[:, -1]
 
 
-def _reads(group: Group, A: Tensor, b: Tensor, read_first: bool) -> Tensor:
-    """All reads of all tiles, [R, N, c, V]."""
+def _reads(group: Group, A: Tensor, b: Tensor, read_first: bool, asks: bool) -> tuple[Tensor, Tensor | None]:
+    """All reads of all tiles, [R, N, c, V], and the variances [R, N, c] if asked for."""
     k, v, lr, log_decay = group.k, group.v, group.lr, group.log_decay
     C, regular = cholesky(A)
     if log_decay is not None:
         regular = regular & (log_decay.sum(-1) > -GONE)
+    if asks:  # a pair of weight 0 leaves no trace in the innovation matrix
+        regular = regular & (lr > 0).all(-1)
     whole = bool(regular.all())
     if not whole:  # an identity in their place, so that no NaN is born there, forward or backward
         eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
@@ -133,7 +141,8 @@ def _reads(group: Group, A: Tensor, b: Tensor, read_first: bool) -> Tensor:
     root = (lr + (lr == 0) * 1e-30).sqrt()[..., None]
     X = root * _whiten(C, k)
     sigma = X @ X.mT
-    sigma.diagonal(dim1=-2, dim2=-1).add_(1.0 if log_decay is None else log_decay.cumsum(-1).exp())
+    D = 1.0 if log_decay is None else log_decay.cumsum(-1).exp()
+    sigma.diagonal(dim1=-2, dim2=-1).add_(D)
     L, _ = torch.linalg.cholesky_ex(sigma)
     e = root * (v - k @ w)
     if group.q is None:
@@ -143,14 +152,21 @@ def _reads(group: Group, A: Tensor, b: Tensor, read_first: bool) -> Tensor:
         solved = torch.linalg.solve_triangular(L, torch.cat([X, e], -1), upper=False)
         Y, z = solved.split([X.shape[-1], e.shape[-1]], -1)
         output = group.q @ w + (_whiten(C, group.q) @ Y.mT).tril(-1 if read_first else 0) @ z
+    variance = None
+    if asks:
+        variance = (L.diagonal(dim1=-2, dim2=-1).square() / D - 1) / torch.where(lr > 0, lr, torch.ones_like(lr))
+        variance = variance.clamp(min=0)
     if whole:
-        return output
+        return output, variance
     rows = (~regular).nonzero(as_tuple=True)
     given = torch.zeros_like(lr) if group.log_decay is None else group.log_decay
     q = k if group.q is None else group.q
-    return output.index_put(rows, dense_reads(
+    output = output.index_put(rows, dense_reads(
         q[rows], k[rows], v[rows], lr[rows], given[rows], A[rows], b[rows], None, read_first
     ))  # fmt: skip
+    if variance is not None:
+        variance = variance.index_put(rows, dense_variances(k[rows], lr[rows], given[rows], A[rows], None))
+    return output, variance
 
 
 def _whiten(C: Tensor, x: Tensor) -> Tensor:
@@ -181,3 +197,14 @@ def dense_reads(
     if penalty is not None:
         grams = grams + torch.diag_embed(penalty.expand(-1, A.shape[-1]))[:, None]
     return (solve_psd(grams, moments).mT @ q[..., None])[..., 0]
+
+
+def dense_variances(k: Tensor, lr: Tensor, log_decay: Tensor, A: Tensor, penalty: Tensor | None) -> Tensor:
+    """`k_t^T (f_t A_{t-1} + penalty)^-1 k_t` by a matrix per token, [n, c], of tiles as in `dense_reads`."""
+    weights = (segment_sums(log_decay).exp() * lr[..., None, :]).tril(-1)
+    keep = log_decay.cumsum(-1).exp()
+    grams = (weights @ (k[..., :, None] * k[..., None, :]).flatten(-2)).unflatten(-1, A.shape[-2:])
+    grams = grams + keep[..., None, None] * A[:, None]
+    if penalty is not None:
+        grams = grams + torch.diag_embed(penalty.expand(-1, A.shape[-1]))[:, None]
+    return quadratic(grams, k)

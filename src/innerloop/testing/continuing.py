@@ -10,6 +10,7 @@ from ..core import dispatch
 from ..core.architecture import Exemplars
 from ..core.dispatch import read
 from ..core.memory import Memory
+from ..core.solvers import Kalman, Ridge
 from .check import assert_same, body, both_orders, check, chunks, outcome, pieces, refused, scan, steps
 from .inputs import Draw
 from .tolerance import assert_close
@@ -95,12 +96,14 @@ def read_is_the_last_answer(memory: Memory, draw: Draw) -> None:
 def info_is_reported(memory: Memory, draw: Draw) -> None:
     """Asked `info` comes with the same answers, by scan and chunked alike; exemplars have none to give."""
     x = draw(memory, 6, start="memory")
-    names = ("surprise", "memory_norm")
+    names: tuple[str, ...] = ("surprise", "memory_norm")
     if isinstance(memory.architecture, Exemplars):
         call = {"memory": memory, "q": x.q, "k": x.k, "v": x.v, "info": names}
         refused(dispatch.scan, "info", call)
         refused(dispatch.chunked, "info", call)
         return
+    if isinstance(memory.learner, Ridge | Kalman):
+        names = (*names, "variance")
     plain = outcome(scan, memory, x, gradients=False)
     told = []
     for verb in (dispatch.scan, dispatch.chunked):

@@ -17,7 +17,7 @@ from ..core.objective import L2, Dot, Lp
 from ..core.preconditioned import AdaGrad, Adam, Shampoo
 from ..core.reference import Result
 from ..core.retention import KL, Decay, Keep, Lq, RowNorm
-from ..core.solvers import GradientFlow, Proximal, Ridge
+from ..core.solvers import GradientFlow, Kalman, Proximal, Ridge
 from ..core.state import State
 from .check import Outcome, assert_same, body, check, chunks, outcome, scan, steps
 from .inputs import Draw, Inputs, largest_lr, normed
@@ -177,6 +177,8 @@ def absent_values(memory: Memory, x: Inputs) -> dict[str, Tensor]:
         }  # fmt: skip
         if name == "precond_lr":
             values[name] = x.gates.lr  # type: ignore[assignment]
+        elif name == "scale" and isinstance(memory.learner, Kalman):
+            values[name] = torch.ones_like(gate)
         elif name == "scale":
             values[name] = (1 / (time % memory.segment + 1))[:, None].expand_as(gate)
         elif name == "log_decay" and isinstance(memory.retention, Decay) and memory.retention.schedule:
@@ -230,7 +232,8 @@ def nothing_written_is_nothing_learned(memory: Memory, draw: Draw) -> None:
 
     Up to what RowNorm's division by `|W| + eps` takes off the norm at each write.
     """
-    for name in {"lr", "scale"} & set(memory.reads):
+    writes = {"lr"} if isinstance(memory.learner, Kalman) else {"lr", "scale"}
+    for name in writes & set(memory.reads):
         x = draw(memory, 10)
         still = {n: torch.zeros_like(g) for n in (name, "log_decay") if (g := getattr(x.gates, n)) is not None}
         x = replace(x, gates=x.gates._replace(**still))
