@@ -110,7 +110,6 @@ class State:
     @staticmethod
     def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> State:
         """Read what `save` wrote. ValueError when the file is something else."""
-        groups: dict[str, dict[str, Tensor]] = {g: {} for g in _GROUPS}
         try:
             with safetensors.safe_open(os.fspath(path), framework="pt", device=str(device)) as file:  # pyright: ignore
                 meta: dict[str, str] = file.metadata() or {}  # pyright: ignore
@@ -121,11 +120,17 @@ class State:
             raise ValueError(f"path={os.fspath(path)!r} is no safetensors file ({error})") from None
         if meta.get("innerloop") != "state 1" or "position" not in flat:
             raise ValueError(f"path={os.fspath(path)!r} holds no innerloop state: pass a file that State.save wrote")
-        position = flat.pop("position")
+        return State.from_tensors(Memory.from_json(meta["memory"]), flat)
+
+    @staticmethod
+    def from_tensors(kind: Memory, flat: Tensors) -> State:
+        """The inverse of `tensors`."""
+        groups: dict[str, dict[str, Tensor]] = {g: {} for g in _GROUPS}
         for name, tensor in flat.items():
             group, _, leaf = name.partition("/")
-            groups[group][leaf] = tensor
-        return State(kind=Memory.from_json(meta["memory"]), position=position, **groups)
+            if leaf:
+                groups[group][leaf] = tensor
+        return State(kind=kind, position=flat["position"], **groups)
 
     def __repr__(self) -> str:
         lines = [f"State({self.nbytes:,} bytes, {self.position.device}"]

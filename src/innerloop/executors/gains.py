@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from .exact import Folded
 
 CHUNK = 32
+NARROW = 16  # tokens per tile, and largest K of such tiles: forming the Gram matrices costs c K^2 a token
 GROUP = 1 << 17  # floats of Gram matrices formed at once: they stay in the cache
 
 
 def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
     """Outputs [R, T, V], the Gram matrix and moment after the call, the variances [R, T] if asked for."""
-    cut = call.tiles(CHUNK)
+    cut = call.tiles(NARROW if call.k.shape[-1] <= NARROW else CHUNK)
     real = cut.real
     q, k, v = cut.gather(call.q), cut.gather(call.k), cut.gather(call.v)
     lr = torch.ones_like(k[..., 0]) if call.lr is None else cut.gather(call.lr)
