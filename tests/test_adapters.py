@@ -66,7 +66,7 @@ def test_equal_to_the_table_at_once(approval: Any, name: str, options: dict[str,
 
 @pytest.mark.parametrize("delay", [None, 5])
 def test_progressive_val_score(river: Any, approval: Any, delay: int | None) -> None:
-    from innerloop.streaming.prequential import prequential
+    from innerloop.streaming.evaluation import prequential
 
     rows, model = approval[:300], il.StreamingRegressor("rls", forgetting=0.97)
     score = river.evaluate.progressive_val_score(

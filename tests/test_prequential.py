@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 import innerloop as il
-from innerloop.streaming.prequential import prequential
+from innerloop.streaming.evaluation import prequential
 
 MODELS: dict[str, Any] = {
     "rls": il.StreamingRegressor("rls", forgetting=0.95),
@@ -166,7 +166,7 @@ def test_rolling_forgets_a_huge_error_and_keeps_a_nan_inside_its_window() -> Non
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = stream()
     whole = prequential(MODELS["rls"], X, y)
-    monkeypatch.setattr("innerloop.streaming.prequential.BLOCK", 7)
+    monkeypatch.setattr("innerloop.streaming.evaluation.BLOCK", 7)
     pieces = prequential(MODELS["rls"], X, y)
     np.testing.assert_allclose(pieces.predictions, whole.predictions, rtol=0, atol=1e-10)
 

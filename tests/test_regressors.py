@@ -190,3 +190,14 @@ def test_bad_options_are_named(name: str, options: dict[str, Any], message: str)
     X, y = stream(5)
     with pytest.raises(ValueError, match=message):
         il.StreamingRegressor(name, **options).fit(X, y)
+
+
+def test_a_first_row_far_away_costs_no_digits() -> None:
+    """Kernel distances are products around the first row only where that keeps the digits."""
+    X, y = stream(60)
+    X[0] = 1e9
+    at_once = il.StreamingRegressor("nadaraya_watson", bandwidth=0.7).predict_then_update(X, y)
+    for t in (1, 5, 59):
+        weights = np.exp(-((X[:t] - X[t]) ** 2).sum(1) / (2 * 0.7**2))
+        if weights.sum() > 1e-200:
+            np.testing.assert_allclose(at_once[t], weights @ y[:t] / weights.sum(), rtol=1e-9)

@@ -26,7 +26,7 @@ _HOMES = {
     "core.retention": ("Decay", "ElasticNet", "KL", "Keep", "Lq", "Retention", "RowNorm"),
     "core.solvers": ("Append", "GradientFlow", "Kalman", "Proximal", "Ridge"),
     "core.state": ("State", "init_state"),
-    "streaming": ("StreamingRegressor",),
+    "streaming": ("NadarayaWatsonRegressor", "Prequential", "StreamingRegressor", "prequential", "to_river"),
 }
 _WHERE = {name: home for home, members in _HOMES.items() for name in members}
 
@@ -34,10 +34,10 @@ __all__ = [  # noqa: RUF022  (sorted as the tables above are)
     "AdaGrad", "Adam", "Append", "Architecture", "Decay", "Diagonal", "Dot", "ElasticNet", "Exemplars", "Exemption",
     "Explanation", "FeatureMap", "Features", "Fourier", "GateSpec", "Gates", "GradientFlow", "GradientLearner",
     "GradientStep", "Huber", "KL", "Kalman", "Keep", "L2", "Learner", "Lp", "Lq", "MLP", "Matrix", "Memory",
-    "Momentum", "Muon", "Objective", "Polynomial", "Proximal", "Result", "Retention", "Ridge", "Robust", "RowNorm",
+    "Momentum", "Muon", "NadarayaWatsonRegressor", "Objective", "Polynomial", "Prequential", "Proximal", "Result", "Retention", "Ridge", "Robust", "RowNorm",
     "Shampoo", "Stability", "State", "StreamingRegressor", "SwiGLU", "__version__", "chunked", "default_gates",
-    "explain", "fourier", "get", "init_state", "named", "names", "newton_schulz", "polynomial", "read", "scan",
-    "stability", "step",
+    "explain", "fourier", "get", "init_state", "named", "names", "newton_schulz", "polynomial", "prequential", "read",
+    "scan", "stability", "step", "to_river",
 ]  # fmt: skip
 
 
@@ -71,4 +71,4 @@ if TYPE_CHECKING:
     from .core.retention import KL, Decay, ElasticNet, Keep, Lq, Retention, RowNorm
     from .core.solvers import Append, GradientFlow, Kalman, Proximal, Ridge
     from .core.state import State, init_state
-    from .streaming import StreamingRegressor
+    from .streaming import NadarayaWatsonRegressor, Prequential, StreamingRegressor, prequential, to_river

@@ -24,6 +24,7 @@ from ..core.state import all_parameters
 
 SUMMARY = "softmax over the exemplars, in blocks of queries"
 BLOCK = 128
+FAR = -0.375  # power of the dtype's epsilon: 7e5 squared bandwidths in float64, where products lose ten digits
 LINEAR_BLOCK = 32  # queries of a local linear fit, which sees every exemplar from its own centre
 
 
@@ -119,6 +120,13 @@ def _log_weights(architecture: Exemplars, q: Tensor, keys: Tensor, bandwidth: Te
         return architecture.log_weights(q, keys, bandwidth)
     # |q - k|^2 by products, around one exemplar: around the origin it would cancel for data that lies far from it
     # (the first one, not the mean, which would carry later tokens' bits into earlier answers)
-    q, keys = q - keys[:, :, :1], keys - keys[:, :, :1]
-    squares = q.square().sum(-1)[..., :, None] + keys.square().sum(-1)[..., None, :]
-    return -0.5 * (squares - 2 * q @ keys.mT).clamp(min=0) / bandwidth**2
+    from_first, others = q - keys[:, :, :1], keys - keys[:, :, :1]
+    squares = from_first.square().sum(-1)[..., :, None] + others.square().sum(-1)[..., None, :]
+    far = squares.detach() / bandwidth.detach() ** 2
+    if bool((far > torch.finfo(q.dtype).eps ** FAR).any()):  # one exemplar lies far off: differences, entry by entry
+        if q.requires_grad or keys.requires_grad:
+            squares = (q[..., :, None, :] - keys[..., None, :, :]).square().sum(-1)
+        else:
+            squares = torch.cdist(q, keys, compute_mode="donot_use_mm_for_euclid_dist").square()
+        return -0.5 * squares / bandwidth**2
+    return -0.5 * (squares - 2 * from_first @ others.mT).clamp(min=0) / bandwidth**2

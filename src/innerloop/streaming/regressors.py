@@ -295,5 +295,7 @@ class StreamingRegressor(RegressorMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
+        # exact ones fit whatever a line can; the others take steps, or average, in units that the user sets
+        tags.regressor_tags.poor_score = self.memory not in ("rls", "kalman")
         tags.input_tags.allow_nan = self.on_bad == "skip"
         return tags
