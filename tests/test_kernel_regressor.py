@@ -21,6 +21,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import innerloop as il
+from innerloop.streaming import averaging
+from innerloop.streaming import leave_one_out as bandwidths_of
 from innerloop.streaming.kernel import NadarayaWatsonRegressor
 
 
@@ -219,7 +221,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     streamed = NadarayaWatsonRegressor(window=20)
     expected = streamed.predict_then_update(X, y), whole.predict(X), whole.loo_error_
     monkeypatch.setattr(averaging, "BLOCK", 150)
-    monkeypatch.setattr(leave_one_out, "BLOCK", 150)
+    monkeypatch.setattr(bandwidths_of, "BLOCK", 150)
     small = NadarayaWatsonRegressor(window=20).fit(X, y)
     streamed = NadarayaWatsonRegressor(window=20)
     got = streamed.predict_then_update(X, y), small.predict(X), small.loo_error_
@@ -339,16 +341,16 @@ def test_a_constant_target() -> None:
 
 
 def test_many_rows_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    subset, left = leave_one_out.left_out(50_000)
+    subset, left = bandwidths_of.left_out(50_000)
     assert len(subset) == len(np.unique(subset)) == 2**14
     assert len(left) == len(np.unique(left)) == 2**8
-    assert max(len(part) for part in leave_one_out.left_out(2048)) == len(leave_one_out.left_out(2048)[1]) == 2048
-    monkeypatch.setattr(leave_one_out, "EXEMPLARS", 40)
-    monkeypatch.setattr(leave_one_out, "PAIRS", 400)
+    assert max(len(part) for part in bandwidths_of.left_out(2048)) == len(bandwidths_of.left_out(2048)[1]) == 2048
+    monkeypatch.setattr(bandwidths_of, "EXEMPLARS", 40)
+    monkeypatch.setattr(bandwidths_of, "PAIRS", 400)
     X, y = table(60, 2)
     w = np.random.default_rng(0).uniform(1, 2, 60)
     model, again = (NadarayaWatsonRegressor().fit(X, y, w) for _ in range(2))
-    subset, left = leave_one_out.left_out(60)
+    subset, left = bandwidths_of.left_out(60)
     assert (len(subset), len(left)) == (40, 10)
     errors = []
     for i in subset[left]:

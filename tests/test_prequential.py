@@ -373,6 +373,6 @@ def test_inputs_are_left_alone_and_later_edits_do_not_reach_the_result() -> None
 def test_docstring_example() -> None:
     import doctest
 
-    from innerloop.streaming import prequential as module
+    from innerloop.streaming import evaluation as module
 
     assert doctest.testmod(module).failed == 0
