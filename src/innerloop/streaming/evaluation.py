@@ -25,6 +25,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array
 
+from .regressors import StreamingRegressor
+
 BLOCK = (
     8192  # rows handed over at once where a model takes many: the steps of the progress bar, no number depends on it
 )
@@ -186,8 +188,8 @@ def prequential(
     model = clone(model)
     rows = X if hasattr(X, "columns") else numbers  # a data frame keeps its names
     with _bar(progress, n) as advance:
-        if delay == 0 and hasattr(model, "predict_then_update"):
-            predictions = _by_blocks(model, rows, truth, per_row, advance)
+        if isinstance(model, StreamingRegressor) or (delay == 0 and hasattr(model, "predict_then_update")):
+            predictions = _by_blocks(model, rows, truth, delay, per_row, advance)
         else:
             predictions = _row_by_row(model, rows, truth, delay, per_row, advance)
     last_value, running_mean = (Forecast(known, truth, burn_in) for known in _baselines(truth, delay))
@@ -196,12 +198,22 @@ def prequential(
     )
 
 
-def _by_blocks(model: Any, X: Any, y: np.ndarray, per_row: PerRow, advance: Callable[[int], None]) -> np.ndarray:
-    predictions = np.empty_like(y)
-    for first in range(0, len(y), BLOCK):
+def _by_blocks(
+    model: Any, X: Any, y: np.ndarray, delay: int, per_row: PerRow, advance: Callable[[int], None]
+) -> np.ndarray:
+    predictions = np.zeros_like(y)
+    n = len(y)
+    for first in range(0, n, BLOCK):
         block = slice(first, first + BLOCK)
-        given = {name: values[block] for name, values in per_row.items()}
-        predictions[block] = model.predict_then_update(_rows(X, block), y[block], **given)
+        given: dict[str, Any] = {name: values[block] for name, values in per_row.items()}
+        if not delay:
+            predictions[block] = model.predict_then_update(_rows(X, block), y[block], **given)
+        else:  # the row `delay` further on is predicted by what had been learned before the row in its place
+            last = min(first + BLOCK, n)
+            places = np.minimum(np.arange(first, last) + delay, n - 1)
+            ahead = model.predict_then_update(_rows(X, block), y[block], query=_rows(X, places), **given)
+            kept = max(0, min(last, n - delay) - first)
+            predictions[first + delay : first + delay + kept] = ahead[:kept]
         advance(len(y[block]))
     return predictions
 
@@ -353,7 +365,7 @@ def _name(model: Any) -> str:
     return type(model).__name__
 
 
-def _rows(X: Any, rows: slice) -> Any:
+def _rows(X: Any, rows: slice | np.ndarray) -> Any:
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
 
 

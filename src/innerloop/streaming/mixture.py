@@ -4,9 +4,11 @@ H experts (settings of one memory) predict V outputs of row t before its label i
 
     mixed_t = sum_h w_t,h p_t,h                                         w_1,h = 1 / H
     e_t,h,v = (p_t,h,v - y_t,v)^2                                       squared errors, times the row's weight if any
-    S_t,h,v = SCALE_KEPT S_t-1,h,v + e_t,h,v      N_t,h = SCALE_KEPT N_t-1,h + 1         running sums
+    g_t     = min(1, (1 - SCALE_KEPT) (t - 1))^3                        first rows tell little about later errors
+    S_t,h,v = SCALE_KEPT S_t-1,h,v + g_t e_t,h,v                        running sums
+    N_t,h   = SCALE_KEPT N_t-1,h + g_t
     s_t,v   = min_h S_t,h,v / N_t,h                                     scale: the best expert's mean squared error
-    l_t,h   = mean_v min(e_t,h,v / s_t,v, LARGEST)                      0 / 0 = 0
+    l_t,h   = mean_v min(e_t,h,v / s_t,v, LARGEST)                      0 / 0 = 0; l_1,h = 0
     q_t,h   = (1 - SHARE) w_t,h + SHARE / H                             another expert may be the best from now on
     w_t+1,h ~ q_t,h^KEPT exp(-RATE l_t,h)                               sums to 1; j rows ago a loss counts KEPT^j
 
@@ -22,6 +24,21 @@ Sources: exponential weights and fixed share, Herbster and Warmuth (1998), "Trac
 32, 151-178; discounted losses, Cesa-Bianchi and Lugosi (2006), "Prediction, Learning, and Games", section 2.11, in the
 form q^KEPT exp(-RATE l) of Chernov and Zhdanov (2010), "Prediction with expert advice under discounted loss",
 arXiv:1005.1918. The scale is our own.
+
+Measured. The constants were chosen once, on 496 runs, and then tried on 496 others: streams of 4000 rows, 4 or 8
+columns, noise .1 to 1, fed to 16 settings of `rls` (1 - forgetting from 10^-4 to 10^-0.5, and forgetting 1) or `kalman`
+(process noise 10^-8 to 1). RMSE of the mixture over that of the best single setting in hindsight, mean and worst:
+
+    weights that stay                             1.001  1.005      Student's t noise, 2 degrees, no drift  1.002  1.007
+    weights that walk .001 or .01 a row           1.001  1.006      the same, drift .02                     1.008  1.082
+    weights that walk .05 or .2 a row             1.003  1.011      Student's t noise, 1.2 degrees          1.004  1.014
+    weights that rotate                           1.002  1.021      walk 0, .05, 0, .2 by turns             0.972  1.009
+    new weights every 1000 rows                   0.979  1.101      the first 100 rows of all               1.007  1.072
+
+490 of the 496 are within 1.03. Of the others, four are decided by the ten or so rows after each of three jumps, and two
+by single errors of a noise of infinite variance. To follow the setting of largest weight instead of the average is a
+little worse (all: 1.0002 against 0.9988). On six real series of 100 to 2100 rows, after a burn-in, it was 0.99 to
+1.04.
 """
 
 from __future__ import annotations
@@ -42,12 +59,14 @@ FINITE = 1e150  # a larger number counts as not finite, since its square is not
 class MixtureState(NamedTuple):
     """What a mixture knows after some rows: arrays, never written to.
 
-    weights: [H], of the next row, were every expert finite there. squares: [H, V], S of the equations. rows: [H], N.
+    weights: [H], w of the next row; to mix with them, see `weigh`. squares: [H, V], S. rows: [H], N. learned: [], int,
+    the rows that taught something.
     """
 
     weights: np.ndarray
     squares: np.ndarray
     rows: np.ndarray
+    learned: np.ndarray
 
 
 def start(experts: int, outputs: int) -> MixtureState:
@@ -55,7 +74,7 @@ def start(experts: int, outputs: int) -> MixtureState:
     for name, value in (("experts", experts), ("outputs", outputs)):
         if value < 1:
             raise ValueError(f"{name}={value}: pass an int >= 1")
-    return MixtureState(np.full(experts, 1 / experts), np.zeros((experts, outputs)), np.zeros(experts))
+    return MixtureState(np.full(experts, 1 / experts), np.zeros((experts, outputs)), np.zeros(experts), np.array(0))
 
 
 def mix(
@@ -90,23 +109,50 @@ def mix(
         ValueError: a wrong shape or type, a label that counts and is not finite, a weight out of range.
     """
     p, y, learned, factor = _checked(state, predictions, y, counts, weight)
-    usable = np.all(np.abs(p) <= FINITE, -1)  # [n, H]; false for NaN
+    usable = _finite(p)
     p = np.where(usable[..., None], p, 0.0)
     learned = learned & usable.any(-1)
 
     errors = p[learned] - y[learned][:, None]
     with np.errstate(over="ignore"):
         e = np.minimum(factor[learned, None, None] * errors**2, FINITE**2)
-    S = _running(np.where(usable[learned, :, None], e, 0.0), state.squares)
-    N = _running(usable[learned].astype(np.float64), state.rows)
+    g = np.minimum(1.0, (1 - SCALE_KEPT) * (state.learned + np.arange(len(e)))) ** 3
+    S = _running(np.where(usable[learned, :, None], g[:, None, None] * e, 0.0), state.squares)
+    N = _running(np.where(usable[learned], g[:, None], 0.0), state.rows)
     loss = _losses(e, _means(usable[learned], S[1:], N[1:]))
     w = _tracked(np.exp(-RATE * loss), state.weights)
 
     before = np.cumsum(learned) - learned  # rows learned before each row
-    weights = np.where(_trusted(usable, _means(usable, S[before], N[before])), w[before], 0.0)
+    weights = _usable_weights(usable, w[before], S[before], N[before])
+    after = MixtureState(w[-1].copy(), S[-1].copy(), N[-1].copy(), np.array(state.learned + len(e)))
+    return np.einsum("nh,nhv->nv", weights, p), weights, after
+
+
+def weigh(state: MixtureState, predictions: np.ndarray) -> np.ndarray:
+    """Weights [n, H] that `mix` would give to the next rows, none of them learned yet.
+
+    `state.weights` alone knows neither which experts are finite in a row nor which are trusted.
+
+    Args:
+        state: from `start` or `mix`.
+        predictions: [n, H, any], or whatever else of the experts is to be mixed, say their coefficients.
+    """
+    p = np.asarray(predictions, np.float64)
+    if p.ndim != 3 or p.shape[1] != len(state.weights):
+        raise ValueError(f"predictions: shape {list(p.shape)}: wanted [n, {len(state.weights)}, any]")
+    return _usable_weights(_finite(p), state.weights[None], state.squares[None], state.rows[None])
+
+
+def _finite(p: np.ndarray) -> np.ndarray:
+    """Experts whose predictions are finite in all outputs [n, H]."""
+    return np.all(np.abs(p) <= FINITE, -1)  # false for NaN
+
+
+def _usable_weights(usable: np.ndarray, w: np.ndarray, S: np.ndarray, N: np.ndarray) -> np.ndarray:
+    """w [n, H] without the experts that are not finite or not trusted, scaled to sum 1."""
+    weights = np.where(_trusted(usable, _means(usable, S, N)), w, 0.0)
     total = weights.sum(-1, keepdims=True)
-    weights = weights / np.where(total > 0, total, 1.0)
-    return np.einsum("nh,nhv->nv", weights, p), weights, MixtureState(*(z[-1].copy() for z in (w, S, N)))
+    return weights / np.where(total > 0, total, 1.0)
 
 
 def _means(usable: np.ndarray, S: np.ndarray, N: np.ndarray) -> np.ndarray:
