@@ -238,12 +238,13 @@ class Bank:
         asked = X if query is None else query
         predictions = np.zeros((n, self.heads, self.outputs))
         variance = np.full((n, self.heads), np.inf) if self.uncertain else None
-        first = 0
+        first = silent = 0
         if state is None:
             learned = np.flatnonzero(weight > 0) if weight is not None else np.arange(min(n, 1))
             if not len(learned):  # nothing to learn from: as fresh as before
                 return Run(predictions, variance, None, center)
             first = int(learned[0])
+            silent = first + 1  # an untrained network would answer something
             center = X[first].copy() if self.centred else None
             if self.name == "kalman" and self.intercept:
                 state = self._first_row(y[first], 1.0 if weight is None else float(weight[first]))
@@ -269,6 +270,7 @@ class Bank:
                 predictions[here] = self.answers(result.output)
                 if variance is not None and result.info is not None:
                     variance[here] = result.info["variance"][0].numpy()
+        predictions[:silent] = 0.0
         return Run(predictions, variance, state, center)
 
     def _cuts(self, first: int, last: int, weight: np.ndarray | None, step: int) -> list[tuple[int, int]]:

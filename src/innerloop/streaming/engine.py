@@ -17,7 +17,7 @@ from ..core.state import State
 from . import mixture as mixing
 from .bank import Bank
 from .online import Online
-from .running import Noise, Rows, learn, levels
+from .running import VAGUE, Noise, Rows, learn, levels
 from .settings import Setting, bank_settings, check_memory_option, check_setting
 from .tables import Table
 
@@ -182,11 +182,13 @@ class Engine:
         noise = old.noise
         if weight > 0:
             spread = 1 + weight * variance
-            part = 0.0 if spread == math.inf else weight / (1 + 1e-6 * (spread - 1))
+            known = 1 / (1 + VAGUE * (spread - 1))
             kept = 1.0 if not bank.forgets else math.exp(float(bank.fades(rows.weight, rows.elapsed, 1)[0, 0]))
             error = rows.y - mean
-            squares = part / spread * error * error if part else 0.0
-            noise = Noise(kept * noise.squares + squares, kept * noise.evidence + part)
+            noise = Noise(
+                kept * noise.squares + known * weight / spread * error * error,
+                kept * noise.evidence + weight - 1 + known,
+            )
         after = replace(
             old, engine=self, online=online, noise=noise, rows=old.rows + (weight > 0),
             skipped=old.skipped + (rows.bad is not None), cache={},
@@ -209,7 +211,7 @@ class Engine:
         else:
             assert fit.state is not None
             heads = bank.predict(x, fit.state, fit.center)
-        path = None if fit.mixture is None else np.broadcast_to(fit.mixture.weights, heads.shape[:2])
+        path = None if fit.mixture is None else mixing.weigh(fit.mixture, heads)
         mean = heads[:, 0] if path is None else mixed(path, heads)
         if not std:
             return mean, None
@@ -227,8 +229,13 @@ class Engine:
             raise AttributeError(f"{name}: no row has been learned yet")
         settled = fit.settled()
         coef, level = self._maps(settled)
-        weights = np.ones(1) if fit.mixture is None else fit.mixture.weights
-        coef, level = np.einsum("h,hdv->dv", weights, coef), weights @ level
+        if fit.mixture is None:
+            coef, level = coef[0], level[0]
+        else:
+            weights = mixing.weigh(fit.mixture, coef.reshape(1, len(coef), -1))[0]
+            used = weights[:, None] > 0
+            coef = np.einsum("h,hdv->dv", weights, np.where(used[..., None], coef, 0.0))
+            level = weights @ np.where(used, level, 0.0)
         return coef, level if fit.center is None else level - fit.center @ coef
 
     def noise_level(self, fit: Learned, name: str) -> np.ndarray:

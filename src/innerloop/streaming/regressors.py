@@ -160,7 +160,7 @@ class StreamingRegressor(RegressorMixin, BaseEstimator):
             if asked is not None and len(asked[0]) != len(rows.X):
                 raise ValueError(f"query: {len(asked[0])} rows: wanted {len(rows.X)}, one for each row of X")
             if afresh and rows.weight is not None and not rows.weight.any():
-                raise ValueError("sample_weight: all 0: nothing is left to learn from; pass a row of positive weight")
+                raise ValueError("sample_weight: every weight is zero: pass a row of positive weight to learn from")
             engine = Engine.of(self, rows) if old is None else old.engine.checked(self)
             engine.warn_of_steps(rows, old)
             fit, told = engine.learn(old, rows, None if asked is None else asked[0], std=std)

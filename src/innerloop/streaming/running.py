@@ -1,11 +1,11 @@
 """Sums over rows that fade, and the noise level that is learned from them.
 
-    s^2 = N / D,   N <- f N + c l e^2 / (1 + l h),   D <- f D + c l,   f = forgetting ^ elapsed
+    s^2 = N / D,   N <- f N + (1 - c) l e^2 / (1 + l h),   D <- f D + l - c,   f = forgetting ^ elapsed
 
 e is the error of the prediction made before the row was learned, l its weight and h = x^T P x the variance of that
 prediction in units of s^2, so that e^2 has mean s^2 (1 / l + h). Without forgetting N is the least value of the ridge
-objective so far. c = 1 / (1 + 10^-6 l h) leaves out rows in directions of which nothing is known yet (with a penalty
-near 0 those are the first rows, and D counts the degrees of freedom).
+objective so far. c = u / (1 + u), u = 10^-6 l h, is 1 where nothing was known of the row's direction and 0 elsewhere:
+with a penalty near 0, D counts the degrees of freedom.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class Rows:
 
     def terms(self) -> tuple[np.ndarray, np.ndarray]:
         """What each row adds to N [n, H, V] and D [n, H]."""
-        spread = 1 + self.weight[:, None] * self.variance
-        part = self.weight[:, None] / (1 + VAGUE * (spread - 1))  # 0 where h is infinite
+        weight = self.weight[:, None]
         with np.errstate(over="ignore", invalid="ignore"):
+            spread = 1 + np.where(weight > 0, weight * self.variance, 0.0)
+            known = 1 / (1 + VAGUE * (spread - 1))  # 1 - c: 0 where h is infinite
             errors = self.y[:, None] - self.predictions
-            squares = (part / spread)[..., None] * errors * errors
-        return np.where(np.isfinite(squares), squares, 0.0), np.where(np.isfinite(part), part, 0.0)
+            squares = (known * weight / spread)[..., None] * errors * errors
+        return np.where(np.isfinite(squares), squares, 0.0), np.where(weight > 0, weight - 1 + known, 0.0)
 
 
 def learn(noise: Noise, rows: Rows) -> Noise:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import _check_sample_weight, check_array, check_consistent_length, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, validate_data
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def table(
     columns, labelled = finite("y", columns, None, skip=skip)
     weight = None
     if sample_weight is not None:
-        weight = np.asarray(_check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True))
+        weight = _weights(sample_weight, len(x))
     time = None if elapsed is None else _elapsed(elapsed, len(x))
     bad = None
     for whole in (known, labelled):
@@ -91,6 +91,18 @@ def table(
     if bad is not None:
         weight = np.where(bad, 0.0, np.ones(len(x)) if weight is None else weight)
     return Table(x, columns, weight, time, flat, bad, known)
+
+
+def _weights(sample_weight: Any, rows: int) -> np.ndarray:
+    weight = np.asarray(sample_weight, dtype=np.float64)
+    if weight.ndim == 0:
+        weight = np.full(rows, float(weight))
+    if weight.shape != (rows,):
+        raise ValueError(f"sample_weight: shape {list(weight.shape)}: wanted [{rows}], one for each row, or a number")
+    wrong = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
+    if len(wrong):
+        raise ValueError(f"sample_weight: {weight[wrong[0]]:g} at row {wrong[0]}: pass finite weights >= 0")
+    return weight
 
 
 def _elapsed(elapsed: Any, rows: int) -> np.ndarray:
