@@ -4,7 +4,10 @@
 
 "regularized": A_t = f A_{t-1} + (1 - f) Lambda + l k k^T, so that A - Lambda is the Gram matrix of linear attention and
 every A_t of a tile is formed at once. "directional": A_t follows from A_{t-1} token by token (rank two each). The gains
-are one batched solve per group of tokens; the recurrence in w is the delta rule with write key g.
+are one batched solve per group of tokens; the recurrence in w is the delta rule with write key g. A prequential call
+(q = k, read-write) reads what the recurrence needs anyway: with T = tril(K G^T, -1) of a tile that starts from w,
+
+    e = (I + T)^-1 (V - K w),    o = V - e,    w <- w + G^T e
 """
 
 from __future__ import annotations
@@ -16,18 +19,19 @@ from torch import Tensor
 
 from ..core.linalg import segment_sums, solve_psd
 from .operator import affine_operator
+from .sums import tile_starts
 
 if TYPE_CHECKING:
     from .exact import Folded
 
 CHUNK = 32
-NARROW = 16  # tokens per tile, and largest K of such tiles: forming the Gram matrices costs c K^2 a token
+NARROW = 16  # up to this K Gram matrices are formed by so many tokens at once: it costs c K^2 a token
 GROUP = 1 << 17  # floats of Gram matrices formed at once: they stay in the cache
 
 
 def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
     """Outputs [R, T, V], the Gram matrix and moment after the call, the variances [R, T] if asked for."""
-    cut = call.tiles(NARROW if call.k.shape[-1] <= NARROW else CHUNK)
+    cut = call.tiles(CHUNK)
     real = cut.real
     q, k, v = cut.gather(call.q), cut.gather(call.k), cut.gather(call.v)
     lr = torch.ones_like(k[..., 0]) if call.lr is None else cut.gather(call.lr)
@@ -39,10 +43,14 @@ def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor], Tensor | No
     gains = lr[..., None] * solved
     start = solve_psd(call.state["gram"], call.state["moment"])
     fresh = solve_psd(call.initial["gram"], call.initial["moment"])
-    output, w = affine_operator(
-        q[:, None], gains[:, None], v[:, None], e=k[:, None], b=gains[:, None], read_first=call.read_first,
-        start=start[:, None], restart=cut.restart, fresh=None if cut.restart is None else fresh[:, None],
-    )  # fmt: skip
+    if call.q is call.k and call.read_first:
+        output, w = _prequential(k, gains, v, start, cut.restart, fresh)
+    else:
+        output, w = affine_operator(
+            q[:, None], gains[:, None], v[:, None], e=k[:, None], b=gains[:, None], read_first=call.read_first,
+            start=start[:, None], restart=cut.restart, fresh=None if cut.restart is None else fresh[:, None],
+        )  # fmt: skip
+        output, w = output[:, 0], w[:, 0]
     variance = None
     if call.asks:  # of A_t, which holds the pair: x = k^T A_t^-1 k = h / (1 + l h) of the h without it
         x = (k * solved).sum(-1)
@@ -52,26 +60,50 @@ def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor], Tensor | No
             known, x / torch.where(known, left, torch.ones_like(left)), torch.full_like(x, torch.inf)
         )
         variance = cut.scatter(variance[..., None])[..., 0]
-    return cut.scatter(output[:, 0]), {"gram": A, "moment": A @ w[:, 0]}, variance
+    return cut.scatter(output), {"gram": A, "moment": A @ w}, variance
+
+
+def _prequential(
+    k: Tensor, gains: Tensor, v: Tensor, w: Tensor, restart: Tensor | None, fresh: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Outputs [R, N, c, V] and the last w: everything but w itself is batched over tiles."""
+    c = k.shape[2]
+    eye = torch.eye(c, dtype=k.dtype, device=k.device)
+    system = (k @ gains.mT).tril(-1) + eye
+    both = torch.linalg.solve_triangular(system, torch.cat([v, k], -1), upper=False, unitriangular=True)
+    ours, theirs = both.split([v.shape[-1], k.shape[-1]], -1)  # e = ours - theirs w
+    moves = gains.mT @ both
+    added, turned = moves.split([v.shape[-1], k.shape[-1]], -1)
+    starts: list[Tensor] = []
+    for n, (more, turn) in enumerate(zip(added.unbind(1), turned.unbind(1), strict=True)):
+        if restart is not None:
+            w = torch.where(restart[:, n, None, None], fresh, w)
+        starts.append(w)
+        w = w + more - turn @ w
+    if not starts:
+        return v, w
+    return v - (ours - theirs @ torch.stack(starts, 1)), w
 
 
 def _regularized(
     call: Folded, k: Tensor, lr: Tensor, log_decay: Tensor, restart: Tensor | None, real: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """`A_t^-1 k_t` [R, N, c, K] and the last Gram matrix."""
-    K = k.shape[-1]
+    K, c = k.shape[-1], k.shape[2]
+    parts = c // NARROW
+    if K <= NARROW and parts > 1 and c % NARROW == 0:
+        cut = [x.unflatten(2, (parts, NARROW)).flatten(1, 2) for x in (k, lr, log_decay)]
+        if restart is not None:
+            restart = torch.nn.functional.pad(restart[..., None], (0, parts - 1)).flatten(1)
+        solved, A = _regularized(call, cut[0], cut[1], cut[2], restart, None)
+        return solved.unflatten(1, (-1, parts)).flatten(2, 3), A
     prior = torch.diag_embed(call.parameters["penalty"].expand(k.shape[0], K))
     excess, fresh = call.state["gram"] - prior, call.initial["gram"] - prior  # A - Lambda
     keep = log_decay.cumsum(-1).exp()
     weights = segment_sums(log_decay).exp() * lr[..., None, :]
     last = weights[..., -1, :, None] * k
-    starts: list[Tensor] = []
-    for n in range(k.shape[1]):
-        if restart is not None:
-            excess = torch.where(restart[:, n, None, None], fresh, excess)
-        starts.append(excess)
-        excess = keep[:, n, -1, None, None] * excess + last[:, n].mT @ k[:, n]
-    if not starts:
+    starts, excess = tile_starts(last.mT @ k, log_decay.sum(-1), excess, restart, fresh)
+    if not k.shape[1]:
         return k, excess + prior
     # A_t = keep_t (A - Lambda)_start + sum_i weights_ti k_i k_i^T + Lambda is one product of coefficients and matrices
     coefficients = torch.cat([keep[..., None], weights, torch.ones_like(keep[..., None])], -1)
@@ -80,7 +112,7 @@ def _regularized(
     for first in range(0, k.shape[1], step):
         here = slice(first, first + step)
         kn = k[:, here]
-        start = torch.stack(starts[here], 1).flatten(-2)[:, :, None]
+        start = starts[:, here].flatten(-2)[:, :, None]
         matrices = torch.cat(
             [
                 start,

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from ..core.linalg import cholesky, quadratic, segment_sums, solve_psd
+from .sums import tile_starts
 
 if TYPE_CHECKING:
     from .exact import Folded
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 CHUNK = 32  # measured: benchmarks/rls.py
 FADE = 9.0  # -log of the smallest D in a tile of several tokens
 GONE = 20.0  # -log of the smallest D of a token alone (one that fades more than a factor e)
-SCAN = 32  # tiles whose Gram matrices are summed by one product
 GROUP = 256  # tiles worked on at once: the innovation matrices of a group stay in the cache
 
 
@@ -60,7 +60,8 @@ def run(call: Folded) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
     for first in range(0, cut.count, step):
         here = slice(first, first + step)
         group = Group(None if q is None else q[:, here], k[:, here], v[:, here], lr[:, here],
-                      None if log_decay is None else log_decay[:, here])  # fmt: skip
+                      None if log_decay is None else log_decay[:, here],
+                      None if real is None else real[:, here])  # fmt: skip
         restart = None if cut.restart is None else cut.restart[:, here]
         grams, moments, A, b = _starts(group, A, b, restart, call)
         output, variance = _reads(group, grams, moments, call.read_first, call.asks)
@@ -80,6 +81,7 @@ class Group(NamedTuple):
     v: Tensor
     lr: Tensor  # [R, N, c]
     log_decay: Tensor | None
+    real: Tensor | None  # places that hold a token; None: all
 
 
 def _starts(
@@ -94,33 +96,9 @@ def _starts(
         later = torch.nn.functional.pad(group.log_decay, (0, 1))[..., 1:].flip(-1).cumsum(-1).flip(-1)
         tail = later.exp() * tail  # each token's weight at the tile's end
     new = (tail[..., None] * group.k).mT @ torch.cat([group.k, group.v], -1)
-    starts: list[Tensor] = []
-    if restart is None:
-        for first in range(0, new.shape[1], SCAN):
-            here = slice(first, first + SCAN)
-            before, body = _scan(new[:, here], None if total is None else total[:, here], body)
-            starts.append(before)
-        bodies = torch.cat(starts, 1)
-    else:
-        fresh = torch.cat([call.initial["gram"], call.initial["moment"]], -1)
-        keep = torch.ones_like(tail[..., 0]) if total is None else total.exp()
-        for n in range(new.shape[1]):
-            body = torch.where(restart[:, n, None, None], fresh, body)
-            starts.append(body)
-            body = torch.addcmul(new[:, n], keep[:, n, None, None], body)
-        bodies = torch.stack(starts, 1)
+    fresh = torch.cat([call.initial["gram"], call.initial["moment"]], -1)
+    bodies, body = tile_starts(new, total, body, restart, fresh)
     return bodies[..., :K], bodies[..., K:], body[..., :K], body[..., K:]
-
-
-def _scan(new: Tensor, total: Tensor | None, body: Tensor) -> tuple[Tensor, Tensor]:
-    """`body <- exp(total_n) body + new_n` over n: the body before each n [R, N, K, .], and the last."""
-    terms = torch.cat([body[:, None], new], 1)
-    if total is None:
-        sums = terms.cumsum(1)
-    else:
-        fades = segment_sums(torch.nn.functional.pad(total, (1, 0))).exp()  # [R, N + 1, N + 1]
-        sums = (fades @ terms.flatten(2)).unflatten(2, terms.shape[2:])
-    return sums[:, :-1], sums[:, -1]
 
 
 def _reads(group: Group, A: Tensor, b: Tensor, read_first: bool, asks: bool) -> tuple[Tensor, Tensor | None]:
@@ -130,7 +108,8 @@ def _reads(group: Group, A: Tensor, b: Tensor, read_first: bool, asks: bool) -> 
     if log_decay is not None:
         regular = regular & (log_decay.sum(-1) > -GONE)
     if asks:  # a pair of weight 0 leaves no trace in the innovation matrix
-        regular = regular & (lr > 0).all(-1)
+        heard = lr > 0 if group.real is None else (lr > 0) | ~group.real
+        regular = regular & heard.all(-1)
     whole = bool(regular.all())
     if not whole:  # an identity in their place, so that no NaN is born there, forward or backward
         eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
