@@ -76,7 +76,7 @@ def test_version_and_help(cli: Cli) -> None:
     for args in ((), ("--help",), ("-h",)):
         outcome = cli(*args)
         assert outcome.code == 0
-        assert all(command in outcome.out for command in ("list", "show", "compare", "bench"))
+        assert all(command in outcome.out for command in ("list", "show", "compare", "forecast", "bench"))
     assert "--target" in cli("compare", "--help").out
 
 
@@ -247,11 +247,19 @@ def test_bad_tables(cli: Cli, tmp_path: Path, case: str) -> None:
         (["--target", "y", "--json", "none/out.json"], "there is no directory none"),
         (["--target", "y", "--json", "."], "it is a directory"),
         (["--target", "y", "--json", "data.csv"], "would overwrite the input"),
+        (["--target", "y", "--checkpoint", "data.csv"], "--checkpoint data.csv would overwrite the input"),
+        (["--target", "y", "--checkpoint", "none/mark"], "there is no directory none"),
+        (["--target", "y", "--checkpoint", "old"], "old is no innerloop checkpoint"),
+        (["--target", "y", "--horizon", "0"], "a horizon of 0 rows"),
+        (["--target", "y", "--forgetting", "0.9"], "--forgetting 0.9: pass auto"),
+        (["--target", "y,z"], "no column 'z'; the columns are day, x, y, word"),
+        (["--target", "x,y"], "nothing to forecast from"),
         (["--target", "y", "--report", "data.csv"], "data.csv is a file, not a directory"),
         (["--target", "y", "--report", "data.csv/deep/er"], "data.csv is a file, not a directory"),
     ],
 )
 def test_bad_requests(cli: Cli, data: Path, tmp_path: Path, args: list[str], message: str) -> None:
+    (tmp_path / "old").write_text("something else")
     before = files(tmp_path)
     targets = [] if "--json" in args or "--report" in args else ["--json", "out.json", "--report", "out"]
     assert_refused(cli("compare", data.name, *args, *targets), message)
@@ -264,33 +272,99 @@ def test_missing_file_and_directory(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_bad_targets_are_found_before_the_work(cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from innerloop.streaming import bank
+    from innerloop.streaming.lanes import Settings
 
     def never(*args: Any) -> None:
         raise AssertionError("the work began")
 
-    monkeypatch.setattr(bank, "run_settings", never)
+    monkeypatch.setattr(Settings, "advance", never)
     assert_refused(cli("compare", data, "--target", "y", "--json", "none/out.json"))
     assert_refused(cli("compare", data, "--target", "y", "--report", data))
 
 
-def test_an_interrupted_comparison_leaves_what_was_finished(
+def test_an_interrupted_comparison_leaves_what_was_finished_and_goes_on(
     cli: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from innerloop.streaming import bank
+    from innerloop.streaming import pieces
+    from innerloop.streaming.lanes import Settings
 
-    real = bank.run_settings
+    monkeypatch.setattr(pieces, "PIECE", 30)
+    args = ["compare", data, "--target", "y", "--memories", "rls,kalman", "--json", "out.json", "--burn-in", 20]
+    cli(*args)
+    whole = json.loads((tmp_path / "out.json").read_text())
+    real, calls = Settings.advance, iter(range(100))
 
-    def second_is_interrupted(name: str, *args: Any) -> Any:
-        if name == "deltanet":
+    def sixth_is_interrupted(self: Any, events: Any) -> Any:
+        if next(calls) == 5:
             raise KeyboardInterrupt
-        return real(name, *args)
+        return real(self, events)
 
-    monkeypatch.setattr(bank, "run_settings", second_is_interrupted)
-    outcome = cli("compare", data, "--target", "y", "--memories", "rls,deltanet,kalman", "--json", "out.json")
+    monkeypatch.setattr(Settings, "advance", sixth_is_interrupted)
+    outcome = cli(*args, "--checkpoint", "mark")
     assert outcome.code == 130
-    assert "Interrupted before: deltanet, kalman." in outcome.out
-    assert [line["name"] for line in json.loads((tmp_path / "out.json").read_text())["memories"]] == ["rls"]
+    assert "Interrupted after row 60 of 90." in outcome.out
+    assert outcome.err == "the same command continues from here\ninterrupted\n"
+    assert json.loads((tmp_path / "out.json").read_text())["data"]["scored"] == 40
+    assert (tmp_path / "mark").exists()
+
+    assert cli(*args, "--checkpoint", "mark").code == 0
+    assert not (tmp_path / "mark").exists()
+    again = json.loads((tmp_path / "out.json").read_text())
+    for result in (whole, again):
+        for line in result["memories"]:
+            del line["us_per_row"]
+    assert again == whole
+
+
+def test_all_memories_horizon_and_several_targets(cli: Cli, data: Path, tmp_path: Path) -> None:
+    args = ["--target", "y,x", "--lags", "1,2", "--horizon", "3", "--time", "day", "--report", "page", "--json", "-"]
+    outcome = cli("compare", data, *args, "--memories", "all")
+    assert outcome.code == 0
+    result = json.loads(outcome.out)
+    assert result["data"]["target"] == ["y", "x"]
+    assert result["data"]["horizon"] == 3
+    automatic = [line["name"] for line in result["memories"] if line["options"] == {"forgetting": "auto"}]
+    assert {"rls", "kalman", "longhorn"} <= set(automatic)
+    assert [part["name"] for part in result["baselines"][0]["targets"]] == ["y", "x"]
+    assert (tmp_path / "page" / "drift.png").exists()
+
+
+@pytest.mark.parametrize(("unit", "amount"), [("bytes", "1.5/3.0 MB"), ("rows", "1500000/3000000")])
+def test_the_bar_counts_what_was_read(monkeypatch: pytest.MonkeyPatch, unit: str, amount: str) -> None:
+    import io
+
+    from rich.console import Console
+
+    from innerloop.cli import output
+
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(output, "console", lambda stderr: terminal)
+    with output.progress_bar(unit, 3_000_000) as tell:
+        tell("reading", 3_000_000)
+        tell("rls", 0)  # the next pass
+        tell("", 1_500_000)
+    text = screen.getvalue()
+    assert "rls" in text
+    assert amount in text
+    before = len(text)
+    monkeypatch.setattr(output, "console", lambda stderr: Console(file=screen))
+    with output.progress_bar(unit, 3) as tell:  # a file, a pipe: nothing is drawn
+        tell("rls", 2)
+    assert len(screen.getvalue()) == before
+
+
+def test_parquet(cli: Cli, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pandas as pd
+
+    pd.read_csv(data).to_parquet(tmp_path / "data.parquet")
+    results = []
+    for name in ("data.csv", "data.parquet"):
+        result = json.loads(cli("compare", name, "--target", "y", "--memories", "rls", "--json", "-").out)
+        results.append((result["data"], [line["rmse"] for line in result["memories"]]))
+    assert results[0][0] == results[1][0]
+    assert results[0][1] == pytest.approx(results[1][1])
 
 
 # ------------------------------------------------------------------------------------------ bench

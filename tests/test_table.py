@@ -1,84 +1,22 @@
-"""The data side of the compare protocol: reading, refusing, lags, dropped rows, scale."""
+"""The data side of the compare protocol: refusing, lags, horizons, times, dropped rows, scale."""
 
 from __future__ import annotations
 
-import codecs
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from innerloop.streaming.table import build_stream, default_stream, read_table
-
-
-def write(tmp_path: Path, text: str | bytes) -> Path:
-    path = tmp_path / "data.csv"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
+from innerloop.streaming import pieces
+from innerloop.streaming.pieces import FrameSource
+from innerloop.streaming.survey import build_stream, default_source
+from innerloop.streaming.table import Pairs, Reader, Scheme
 
 
 def rows(num: int = 60, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     return pd.DataFrame({"a": rng.normal(size=num), "b": rng.normal(2.0, 3.0, size=num), "y": rng.normal(size=num)})
-
-
-# ------------------------------------------------------------------------------------------ reading
-
-
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-@pytest.mark.parametrize("bom", [b"", codecs.BOM_UTF8])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_separators_and_byte_order_mark(tmp_path: Path, separator: str, bom: bytes, newline: str) -> None:
-    text = newline.join([separator.join("ayb"), separator.join("123"), separator.join(["4", "", "6.5"])])
-    frame = read_table(write(tmp_path, bom + text.encode()))
-    assert list(frame.columns) == ["a", "y", "b"]
-    np.testing.assert_array_equal(frame.to_numpy(), [[1, 2, 3], [4, np.nan, 6.5]])
-
-
-def test_utf16_names_with_separators_and_blanks(tmp_path: Path) -> None:
-    frame = read_table(write(tmp_path, 'größe, "a,b" ,y\n1, 2,3\n\n4,5,6\n'.encode("utf-16")))
-    assert list(frame.columns) == ["größe", "a,b", "y"]
-    np.testing.assert_array_equal(frame.to_numpy(), [[1, 2, 3], [4, 5, 6]])
-
-
-def test_decimal_commas_do_not_look_like_separators(tmp_path: Path) -> None:
-    frame = read_table(write(tmp_path, "a;y\n1,5;2,5\n3,5;4,5\n"))
-    assert list(frame.columns) == ["a", "y"]
-    with pytest.raises(ValueError, match="the target 'y' is not a number in row 1: '2,5'; write decimals with a point"):
-        build_stream(frame, "y", lags=[1], burn_in=1)
-
-
-def test_a_trailing_separator_is_no_column(tmp_path: Path) -> None:
-    assert list(read_table(write(tmp_path, "a,y,\n1,2,\n3,4,\n")).columns) == ["a", "y"]
-
-
-def test_a_nameless_index_column_is_a_column_like_any_other(tmp_path: Path) -> None:
-    assert list(read_table(write(tmp_path, ",y\n0,2\n1,4\n")).columns) == ["Unnamed: 0", "y"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "data.csv is empty"),
-        ("\n  \n", "data.csv is empty"),
-        ("a,b,y\n", "data.csv has a header but no rows"),
-        ("a,y,a\n1,2,3\n", "has column 'a' more than once; its columns are a, y, a"),
-        ("a,y\n1,2\n1,2,3\n", "is not a table with 2 columns separated by a comma: .*line 3, saw 3"),
-        ("a,y\n1,2,3\n1,2,3\n", "is not a table with 2 columns"),
-        ("a,y\n1;2\n3;4\n", "header is separated by a comma but the first row by a semicolon"),
-        (b"a,y\n\xff\xfe\xff,2\n", "is not UTF-8 text"),
-        (b"PK\0\0\0\n", "is a binary file"),
-    ],
-)
-def test_files_that_are_no_tables(tmp_path: Path, text: str | bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_table(write(tmp_path, text))
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_table(tmp_path / "none.csv")
 
 
 # ------------------------------------------------------------------------------------------ refusing
@@ -99,8 +37,8 @@ def changed(column: str, row: int, value: object) -> pd.DataFrame:
         (rows(), {"time": "when"}, "no column 'when'; the columns are a, b, y"),
         (rows(), {"features": ["a", "y"]}, "the target 'y' cannot be a feature"),
         (rows(), {"features": ["a", "a"]}, "feature 'a' is named twice"),
-        (rows(), {"features": ["a"], "time": "a"}, "the time column 'a' is the axis only"),
-        (rows(), {"time": "y"}, "the time column 'y' is the axis only"),
+        (rows(), {"features": ["a"], "time": "a"}, "the time column 'a' cannot be the target or a feature"),
+        (rows(), {"time": "y"}, "the time column 'y' cannot be the target or a feature"),
         (rows(), {"lags": [1, 0]}, "lag 0 would be the target itself"),
         (rows(), {"lags": [-2]}, "lag -2 would look into the future"),
         (rows(), {"lags": [1, 1]}, "lag 1 is named twice"),
@@ -119,6 +57,12 @@ def changed(column: str, row: int, value: object) -> pd.DataFrame:
         (rows(), {"lags": [1000]}, "too few rows: 0 complete"),
         (rows().assign(a=np.tile([-1e308, 1e308], 30)), {}, "values of 'a' are too large to be standardised"),
         (rows().assign(t="soon"), {"time": "t"}, "the time 't' is not a date in row 1: 'soon'"),
+        (rows().assign(t=[*range(30), 28, *range(31, 60)]), {"time": "t"}, "'t' goes backwards in row 31: 28"),
+        (rows().assign(t=7), {"time": "t"}, "the time 't' does not advance in the burn-in"),
+        (rows(), {"horizon": 0}, "a horizon of 0 rows"),
+        (rows(), {"target": ["y", "y"]}, "target 'y' is named twice"),
+        (rows(), {"target": ["y", "z"]}, "no column 'z'; the columns are a, b, y"),
+        (rows(), {"target": ["y", "b"], "features": ["b"]}, "the target 'b' cannot be a feature"),
         (rows()[["y"]].rename(columns={"y": "a|y"}), {}, "one column, 'a|y'; separate columns with commas"),
         (pd.DataFrame({"1.5": [1.0], "2": [2.0]}), {}, "the columns are 1.5, 2; the first line must name the columns"),
     ],
@@ -140,7 +84,8 @@ def test_lags_count_rows_of_the_file_and_incomplete_rows_are_dropped() -> None:
     lost = {0, 1, 2} | {10, 11, 13} | {30, 31, 33} | {40}
     kept = [row for row in range(80) if row not in lost]
     assert (stream.rows, stream.dropped) == (len(kept), len(lost))
-    np.testing.assert_array_equal(stream.y, frame["y"].to_numpy()[kept])
+    X, targets = stream.read()
+    np.testing.assert_array_equal(targets, frame["y"].to_numpy()[kept])
     assert stream.names == ("b", "a", "y[t-3]", "y[t-1]")
 
     y = frame["y"].to_numpy()
@@ -148,7 +93,19 @@ def test_lags_count_rows_of_the_file_and_incomplete_rows_are_dropped() -> None:
         [[frame["b"][row], frame["a"][row], y[row - 3], y[row - 1]] for row in kept],
     )
     expected = (raw - raw[:20].mean(0)) / raw[:20].std(0)
-    np.testing.assert_allclose(stream.X, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(X, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_several_targets_have_lags_each_and_a_row_needs_all_of_them() -> None:
+    frame = rows(70)
+    frame.loc[33, "b"] = np.nan
+    stream = build_stream(frame, ["y", "b"], features=["a"], lags=[2], burn_in=10)
+    assert stream.names == ("a", "y[t-2]", "b[t-2]")
+    kept = [row for row in range(2, 70) if row not in (33, 35)]
+    X, Y = stream.read()
+    np.testing.assert_array_equal(Y, frame[["y", "b"]].to_numpy()[kept])
+    raw = np.array([[frame["a"][t], frame["y"][t - 2], frame["b"][t - 2]] for t in kept])
+    np.testing.assert_allclose(X, (raw - raw[:10].mean(0)) / raw[:10].std(0), rtol=1e-12)
 
 
 def test_default_features_are_the_other_numeric_columns() -> None:
@@ -158,33 +115,142 @@ def test_default_features_are_the_other_numeric_columns() -> None:
     assert stream.skipped == ("word", "flag", "date")
 
 
+def test_a_column_that_turns_to_words_far_below_is_no_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE", 16)
+    frame = rows().assign(late=[*map(str, range(50)), *["w"] * 10])
+
+    class ByPiece(FrameSource):  # numbers where a piece holds nothing else, as in a file
+        def pieces(self, tell=None):
+            for piece in super().pieces(tell):
+                numbers = pd.to_numeric(piece["late"], errors="coerce")
+                yield piece.assign(late=numbers) if numbers.notna().all() else piece
+
+    stream = build_stream(ByPiece(frame), "y")
+    assert (stream.names, stream.skipped) == (("a", "b"), ("late",))
+    with pytest.raises(ValueError, match="the feature 'late' is not a number in row 51: 'w'"):
+        build_stream(ByPiece(frame), "y", features=["late"])
+
+
 def test_a_zero_deviation_counts_as_one() -> None:
     values = np.full(60, 0.1)  # its rounded standard deviation is not exactly zero
     values[55:] = 0.6
-    stream = build_stream(rows().assign(a=values), "y", features=["a"])
-    np.testing.assert_allclose(stream.X[:50], 0.0, atol=1e-15)
-    np.testing.assert_allclose(stream.X[55:], 0.5)
+    X, _ = build_stream(rows().assign(a=values), "y", features=["a"]).read()
+    np.testing.assert_allclose(X[:50], 0.0, atol=1e-15)
+    np.testing.assert_allclose(X[55:], 0.5)
 
 
-def test_time_is_the_axis_of_the_kept_rows_only() -> None:
-    frame = rows().assign(t=[f"2020-01-{1 + day % 28:02d}" for day in range(60)])
-    frame.loc[3, "t"] = np.nan  # a missing time does not drop the row
-    stream = build_stream(frame, "y", lags=[2], time="t")
-    assert (stream.rows, stream.dropped) == (58, 2)
-    assert stream.time is not None
-    assert np.isnat(stream.time[1])
-    assert stream.time[0] == np.datetime64("2020-01-03")
-    numbers = build_stream(rows().assign(t=range(60)), "y", time="t").time
-    np.testing.assert_array_equal(numbers, np.arange(60.0))
+@pytest.mark.parametrize("size", [1, 7, 25, 1000])
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch, size: int, horizon: int) -> None:
+    frame = rows(90).assign(t=np.cumsum(np.random.default_rng(1).integers(0, 5, size=90)))
+    frame.loc[[20, 21, 50], "y"] = np.nan
+    frame.loc[60, "t"] = np.nan
+    whole = build_stream(frame, "y", lags=[1, 4], burn_in=12, time="t", horizon=horizon)
+    ((_, one),) = whole.pieces()
+    monkeypatch.setattr(pieces, "PIECE", size)
+    cut = build_stream(frame, "y", lags=[1, 4], burn_in=12, time="t", horizon=horizon)
+    assert (cut.scheme, cut.rows, cut.dropped, cut.power) == (whole.scheme, whole.rows, whole.dropped, whole.power)
+    many = [events for _, events in cut.pieces()]
+    for name in ("X", "keys", "y", "weight", "elapsed", "learned"):
+        np.testing.assert_array_equal(np.concatenate([getattr(e, name) for e in many]), getattr(one, name))
 
 
-def test_mixed_date_formats_and_time_zones() -> None:
-    frame = rows().assign(t="2020-01-01T00:00:00+02:00")
-    frame.loc[1, "t"] = "2020-01-02"
-    time = build_stream(frame, "y", time="t").time
-    assert time is not None
-    assert time[0] == np.datetime64("2019-12-31T22:00")
-    assert time[1] == np.datetime64("2020-01-02")
+# ------------------------------------------------------------------------------------------ horizons
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 5])
+def test_a_forecast_knows_the_labels_of_its_time_only(horizon: int) -> None:
+    """Against a simulation that goes through time and keeps a list of what is known."""
+    frame = rows(40)
+    frame.loc[[12, 13, 25], "y"] = np.nan
+    frame.loc[[5, 30], "a"] = np.nan
+    stream = build_stream(frame, "y", features=["a"], lags=[1, 3], horizon=horizon, burn_in=5)
+    ((_, events),) = stream.pieces()
+
+    a, y = frame["a"].to_numpy(), frame["y"].to_numpy()
+    scale, shift = np.array(stream.scheme.deviation), np.array(stream.scheme.mean)
+
+    def features(t: int) -> np.ndarray:
+        past = [y[t - lag] if t >= lag else np.nan for lag in (1, 3)]
+        return (np.array([a[t], *past]) - shift) / scale
+
+    lessons_before, forecasts, learned = {}, {}, 0
+    for t in range(40):
+        if np.isfinite(features(t)).all():  # at t the targets before t are known, and pairs made of them are learned
+            lessons_before[t], forecasts[t] = learned, features(t)
+        made_at = t - horizon + 1  # now the target of t becomes known: it belongs to the features of made_at
+        learned += bool(made_at >= 0 and np.isfinite(features(made_at)).all() and np.isfinite(y[t]))
+    assert stream.rows == learned
+
+    count = 0
+    for X, key, target, weight, asked in zip(
+        events.X, events.keys, events.y[:, 0], events.weight, events.asked, strict=True
+    ):
+        if asked >= 0:
+            np.testing.assert_allclose(X, forecasts.pop(int(asked)))
+            assert lessons_before[int(asked)] == count
+        if weight:
+            t = int(np.flatnonzero(y == target)[0])
+            np.testing.assert_allclose(key, features(t - horizon + 1))
+            assert events.learned[t]
+            count += 1
+    assert count == learned
+    # what was not asked has no target that is known: at horizon 1 that is seen at once
+    assert all(horizon == 1 and np.isnan(y[t]) for t in forecasts)
+
+
+# ------------------------------------------------------------------------------------------ times
+
+
+def test_elapsed_time_is_relative_to_the_median_of_the_burn_in() -> None:
+    times = np.cumsum([0, 2, 2, 2, 6, 2, 0, 5, 1, 30, *[2] * 30])
+    frame = rows(40).assign(t=times)
+    frame.loc[[4, 8], "y"] = np.nan  # their time counts for the row after them
+    frame.loc[9, "t"] = np.nan  # a row without a time is no pair
+    stream = build_stream(frame, "y", features=["a"], burn_in=6, time="t")
+    kept = [0, 1, 2, 3, 5, 6, 7, *range(10, 40)]
+    gaps = np.diff(times[kept].astype(float))
+    median = np.median(gaps[:6])
+    assert median == 2.0
+    assert (stream.rows, stream.dropped, stream.scheme.gap) == (len(kept), 3, median)
+    ((_, events),) = stream.pieces()
+    np.testing.assert_allclose(events.elapsed, [1.0, *gaps / median])
+
+
+def test_dates_are_seconds() -> None:
+    days = pd.Timestamp("2023-01-01") + pd.to_timedelta([0, 1, 2, 5, *range(6, 62)], unit="D")
+    stream = build_stream(rows().assign(t=days.strftime("%d/%m/%Y")), "y", time="t")  # the 13th tells day from month
+    ((table, events),) = stream.pieces()
+    assert stream.dates
+    assert stream.scheme.gap == 86400.0
+    np.testing.assert_array_equal(events.elapsed[:5], [1, 1, 1, 3, 1])
+    assert table.time[0] == pd.Timestamp("2023-01-01").timestamp()
+
+
+def test_most_rows_may_share_their_time() -> None:
+    stream = build_stream(rows().assign(t=np.arange(60) // 4), "y", time="t")
+    ((_, events),) = stream.pieces()
+    assert stream.scheme.gap == pytest.approx(12 / 50)  # the median is 0: the mean of the first 50 gaps
+    np.testing.assert_allclose(events.elapsed[1:6], [0, 0, 0, 1 / 0.24, 0])
+
+
+# ------------------------------------------------------------------------------------------ parts
+
+
+def test_a_reader_and_pairs_go_on_where_they_stopped() -> None:
+    scheme = replace(Scheme(("y",), ("a",), (2,), 3, None), mean=(0.0, 0.0), deviation=(1.0, 1.0))
+    frame = rows(20)
+    reader, pairs = Reader(scheme), Pairs.of(scheme)
+    F, Y, time = reader.read(frame)
+    whole = pairs.events(F, Y, time, every=True)
+    reader, pairs = Reader(scheme), Pairs.of(scheme)
+    first = pairs.events(*reader.read(frame[:7]), every=True)
+    reader = Reader(scheme, past=reader.past)
+    pairs = Pairs(3, 1.0, pairs.waiting, pairs.last)
+    second = pairs.events(*reader.read(frame[7:]), every=True)
+    for name in ("X", "keys", "y", "weight"):
+        both = np.concatenate([getattr(first, name), getattr(second, name)])
+        np.testing.assert_array_equal(both, getattr(whole, name))
 
 
 def test_a_lag_does_not_hide_a_column_of_its_name() -> None:
@@ -197,8 +263,10 @@ def test_the_embedded_stream() -> None:
 
     series = co2.load_pandas().data["co2"]
     complete = pd.concat([series, *(series.shift(lag) for lag in (1, 2, 52))], axis=1).dropna()
-    stream = default_stream()
+    stream = build_stream(default_source(), "co2", lags=(1, 2, 52), time="date")
     assert stream.rows == len(complete)
     assert stream.dropped == len(series) - len(complete)
-    np.testing.assert_array_equal(stream.y, complete.iloc[:, 0])
-    np.testing.assert_array_equal(stream.time, complete.index.to_numpy())
+    _, y = stream.read()
+    np.testing.assert_array_equal(y, complete.iloc[:, 0])
+    times = np.concatenate([table.time[events.learned] for table, events in stream.pieces()])
+    np.testing.assert_array_equal(times, complete.index.to_numpy().astype("datetime64[s]").astype(float))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from innerloop.cli.output import (
@@ -17,24 +14,26 @@ from innerloop.cli.output import (
     check_file_target,
     console,
     grid,
+    progress_bar,
     split,
+    split_rows,
     table_console,
     write_json,
 )
 
 if TYPE_CHECKING:
-    from innerloop.streaming import comparison as scores
-    from innerloop.streaming.table import Stream
+    from innerloop.streaming.results import Comparison
 
 DEMO_REPORT = Path("innerloop-report")
+ALL = "all"
 
 
 def compare(
     data: Annotated[
         Path | None,
-        typer.Argument(metavar="[DATA.csv]", help="A CSV file; without it, the weekly CO2 record of Mauna Loa."),
+        typer.Argument(metavar="[DATA]", help="A CSV or Parquet file; without it, the weekly CO2 record of Mauna Loa."),
     ] = None,
-    target: Annotated[str | None, typer.Option(metavar="COL", help="The column to forecast.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="A,B", help="The column to forecast, or several.")] = None,
     features: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Columns to forecast from; default: every other column of numbers."),
@@ -42,12 +41,24 @@ def compare(
     lags: Annotated[
         str | None, typer.Option(metavar="1,2,52", help="Past values of the target to forecast from, in rows.")
     ] = None,
-    memories: Annotated[str | None, typer.Option(metavar="rls,kalman", help="Default: all of them.")] = None,
+    horizon: Annotated[
+        int,
+        typer.Option(metavar="ROWS", help="How far ahead: 1 forecasts the row itself, 2 the row after it, and so on."),
+    ] = 1,
+    memories: Annotated[
+        str | None,
+        typer.Option(metavar="rls,kalman", help="Default: all but the automatic ones; `all`: these too."),
+    ] = None,
+    forgetting: Annotated[
+        str | None,
+        typer.Option(metavar="auto", help="`auto` adds each memory's automatic line: a bank of settings, mixed."),
+    ] = None,
     burn_in: Annotated[
         int, typer.Option(metavar="ROWS", help="The first rows: they set the features' scale and are not scored.")
     ] = 50,
     time: Annotated[
-        str | None, typer.Option(metavar="COL", help="A column of dates, for the pictures' axis only.")
+        str | None,
+        typer.Option(metavar="COL", help="A column of dates or numbers: memories forget by the time that passes."),
     ] = None,
     all_settings: Annotated[
         bool, typer.Option("--all", help="Show every setting of each memory, not the best one only.")
@@ -55,101 +66,92 @@ def compare(
     report: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write a page with pictures here; without DATA.csv, ./innerloop-report by default."
+            metavar="DIR", help="Write a page with pictures here; without DATA, ./innerloop-report by default."
         ),
     ] = None,
     json: Annotated[str | None, typer.Option(metavar="FILE", help="Write the numbers as JSON; - for stdout.")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Save the run here as it goes; run again, it continues. Removed at the end."),
+    ] = None,
 ) -> None:
     """Which memory suits my stream? Predict every row, then learn it, with each memory and two baselines."""
-    from innerloop.streaming.comparison import check_memories
+    from innerloop.streaming import survey
+    from innerloop.streaming.comparison import MEMORIES, check_memories
     from innerloop.streaming.comparison import compare as run_comparison
-    from innerloop.streaming.report import write_report
+    from innerloop.streaming.pieces import open_source
 
-    names = check_memories(split(memories, "--memories"))
-    stream = _stream(data, target, split(features, "--features"), _lags(lags), burn_in, time)
+    if forgetting not in (None, "auto"):
+        raise ValueError(f"--forgetting {forgetting}: pass auto, or leave it out: the usual rates are tried anyway")
+    everything = memories == ALL
+    names = MEMORIES if everything else check_memories(split(memories, "--memories"))
+    targets, columns, past = split(target, "--target"), split(features, "--features"), split_rows(lags, "--lags")
+    inputs = [data] if data else []
+    check_file_target(json, inputs=inputs)
+    check_file_target(checkpoint, "--checkpoint", inputs=inputs, piped=False)
     if report is None and data is None:
         report = DEMO_REPORT
-    check_file_target(json, inputs=[data] if data else [])
     check_directory_target(report)
+    if data is None:  # the options also apply to the default stream, so that its lags can be played with
+        source = survey.default_source()
+        targets, past = targets or [survey.DEFAULT_TARGET], survey.DEFAULT_LAGS if past is None else past
+        time = time or survey.DEFAULT_TIME
+    else:
+        source = open_source(data)
 
-    with _bar() as progress:
-        result = run_comparison(stream, names, progress=progress)
+    with progress_bar(source.unit, source.size) as progress:
+        stream = survey.build_stream(
+            source,
+            targets,
+            features=columns,
+            lags=past or [],
+            horizon=horizon,
+            burn_in=burn_in,
+            time=time,
+            tell=lambda done: progress("reading", done),
+        )
+        result = run_comparison(
+            stream,
+            names,
+            automatic=everything or forgetting == "auto",
+            progress=progress,
+            checkpoint=checkpoint,
+        )
 
     out = table_console(json)
     _print(out, result, all_settings)
-    if report is not None:
-        page = write_report(report, result, all_settings=all_settings)
-        console(stderr=True).print(f"report: {page}", markup=False)
     write_json(result.to_dict(all_settings), json)
-    if result.unfinished:  # what was finished is printed and written; the exit code says that it is not all
+    if report is not None:
+        page = _report(report, result, all_settings)
+        console(stderr=True).print(f"report: {page}", markup=False)
+    if not result.complete:  # what was finished is printed and written; the exit code says that it is not all
+        if checkpoint is not None:
+            console(stderr=True).print("the same command continues from here", markup=False)
         raise KeyboardInterrupt
 
 
-def _stream(
-    data: Path | None,
-    target: str | None,
-    features: list[str] | None,
-    lags: list[int] | None,
-    burn_in: int,
-    time: str | None,
-) -> Stream:
-    from innerloop.streaming import table
+def _report(folder: Path, result: Comparison, all_settings: bool) -> Path:
+    from innerloop.streaming.report import write_report
+    from innerloop.streaming.traces import trace, traced_lines
 
-    if data is None:
-        # The options also apply to the default stream, so that its lags can be played with.
-        return table.build_stream(
-            table.default_table(),
-            target or table.DEFAULT_TARGET,
-            features=features,
-            lags=table.DEFAULT_LAGS if lags is None else lags,
-            burn_in=burn_in,
-            time=time or table.DEFAULT_TIME,
-            source="weekly CO2 at Mauna Loa",
-        )
-    return table.build_stream(
-        table.read_table(data),
-        target,
-        features=features,
-        lags=lags or [],
-        burn_in=burn_in,
-        time=time,
-        source=data.name,
-    )
+    source = result.stream.source
+    with progress_bar(source.unit, source.size) as progress:
+        traces = [trace(result, line, lambda done: progress("drawing", done)) for line in traced_lines(result)]
+    return write_report(folder, result, traces, all_settings=all_settings)
 
 
-def _lags(text: str | None) -> list[int] | None:
-    items = split(text, "--lags")
-    if items is None:
-        return None
-    try:
-        return [int(item) for item in items]
-    except ValueError:
-        raise ValueError(f"--lags {text!r} must be whole numbers of rows, e.g. 1,2,52") from None
+def _print(out: Console, result: Comparison, all_settings: bool) -> None:
+    from innerloop.streaming.results import format_number, format_options, format_skill
 
-
-@contextmanager
-def _bar() -> Iterator[scores.Progress | None]:
-    """A bar over the memories on stderr; nothing at all when stderr is not a terminal."""
-    err = console(stderr=True)
-    if not err.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)
-
-
-def _print(out: Console, result: scores.Comparison, all_settings: bool) -> None:
-    from innerloop.streaming.comparison import format_number, format_options, format_skill
-
-    numbers = ("MAE", "RMSE", "skill", "us/row", "state\nfloats")
+    targets = result.stream.scheme.targets
+    scores = ("MAE", "RMSE") if len(targets) == 1 else tuple(f"RMSE\n{target}" for target in targets)
+    numbers = (*scores, "skill", "us/row", "state\nfloats")
     table = grid(("forecaster", "options", *numbers), numbers=numbers)
     memories = result.memories(all_settings)
     for line in (*result.baselines, *memories):
-        errors = (format_number(line.mae), format_number(line.rmse), format_skill(line.skill))
+        errors = (line.mae, line.rmse) if len(targets) == 1 else tuple(score.rmse for score in line.each)
         costs = (format_number(line.us_per_row), format_number(line.state_floats))
-        cells = (line.name, format_options(line.options), *errors, *costs)
+        cells = (line.name, format_options(line.options), *map(format_number, errors), format_skill(line.skill), *costs)
         style = "bold green" if line is result.best else "dim" if line.is_baseline else ""
         # Text, not markup: a name may hold square brackets.
         table.add_row(*(Text(cell) for cell in cells), style=style, end_section=line is result.baselines[-1])

@@ -16,6 +16,7 @@ import typer
 from innerloop._version import __version__
 from innerloop.cli.bench import bench
 from innerloop.cli.compare import compare
+from innerloop.cli.forecast import forecast
 from innerloop.cli.list import list_memories
 from innerloop.cli.output import print_error
 from innerloop.cli.show import show
@@ -53,6 +54,7 @@ def _main(
 app.command("list")(list_memories)
 app.command("show")(show)
 app.command("compare")(compare)
+app.command("forecast")(forecast)
 app.command("bench")(bench)
 
 

@@ -12,7 +12,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,45 @@ def split(text: str | None, option: str) -> list[str] | None:
     return items
 
 
+def split_rows(text: str | None, option: str) -> list[int] | None:
+    """``1,2,52`` as numbers of rows."""
+    items = split(text, option)
+    if items is None:
+        return None
+    try:
+        return [int(item) for item in items]
+    except ValueError:
+        raise ValueError(f"{option} {text!r} must be whole numbers of rows, e.g. 1,2,52") from None
+
+
+@contextmanager
+def progress_bar(unit: str, total: int) -> Generator[Callable[[str, int], None]]:
+    """``tell(what, done)`` of a bar on stderr over a file's bytes or a table's rows; silent where that is no terminal.
+
+    The bar begins anew when less is done than before: the next pass over the data. A ``what`` of "" changes no name.
+    """
+    err = console(stderr=True)
+    if not err.is_terminal:
+        yield lambda what, done: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description:<16}"), BarColumn(), amount, TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        before = 0
+
+        def tell(what: str, done: int) -> None:
+            nonlocal before
+            if done < before:
+                bar.reset(task)
+            before = done
+            bar.update(task, completed=done, description=what or None)
+
+        yield tell
+
+
 def grid(headers: Sequence[str], *, numbers: Sequence[str] = (), title: str | None = None) -> Table:
     """An empty table in the house style; columns named in ``numbers`` are right-aligned.
 
@@ -94,11 +134,18 @@ def grid(headers: Sequence[str], *, numbers: Sequence[str] = (), title: str | No
 # ---------------------------------------------------------------------------------------------- targets
 
 
-def check_file_target(target: str | None, option: str = "--json", *, inputs: Sequence[Path] = ()) -> None:
-    """Refuse a file that could not be written, before the work whose result it is to hold."""
-    if target is None or target == STDOUT:
+def check_file_target(
+    target: str | None, option: str = "--json", *, inputs: Sequence[Path] = (), piped: bool = True
+) -> None:
+    """Refuse a file that could not be written, before the work whose result it is to hold.
+
+    ``inputs`` are files that it must not replace; ``piped``: whether ``-`` means stdout.
+    """
+    if target is None or (target == STDOUT and piped):
         return
     path = Path(target)
+    if target == STDOUT:
+        raise ValueError(f"{option} - would be stdout, where it cannot go; name a file")
     if not target or path.is_dir():
         raise ValueError(f"{option} {target!r} is not a file name" + (": it is a directory" if target else ""))
     if not path.parent.is_dir():
@@ -131,7 +178,7 @@ def write_json(value: Mapping[str, Any] | Sequence[Any], target: str | None) -> 
     if target == STDOUT:
         print(text)
         return
-    from innerloop.streaming.report import write_atomic
+    from innerloop.streaming.checkpoint import write_atomic
 
     write_atomic(target, text + "\n")
 

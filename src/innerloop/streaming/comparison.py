@@ -2,13 +2,14 @@
 
 A line of the comparison is ``StreamingRegressor(name, **options).predict_then_update(X, y)``: each row is predicted
 before it is learned.  Rows before the burn-in are predicted too but not scored.  The settings of one memory run
-side by side as heads of one scan (`innerloop.streaming.bank`), which is why a dozen of them costs little more than
-one.
+side by side as heads of one scan (`innerloop.streaming.lanes`), which is why a dozen of them costs little more than
+one.  The table is read in pieces; scores are running sums and curves are thinned, so memory does not grow with it.
 
     mae   = mean |prediction - y|            over the rows from burn_in on
     rmse  = sqrt(mean (prediction - y)^2)
-    skill = 1 - rmse / rmse(last value)      above 0: better than repeating the last value
+    skill = 1 - rmse / rmse(last value)      above 0: better than repeating the last known value
 
+Several targets are scored one by one; a line's own numbers are their means, and skill, which has no unit, ranks them.
 A number that is not defined (a memory that diverged, a last value that is always right) is None.
 """
 
@@ -16,141 +17,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from innerloop.streaming import pieces
+from innerloop.streaming.checkpoint import Bundle, Checkpoint
+from innerloop.streaming.results import LAST_VALUE, RUNNING_MEAN, Comparison, Line, Options, Score
+from innerloop.streaming.scores import Baselines, Scores
 from innerloop.streaming.table import Stream
 
-LAST_VALUE = "last_value"
-RUNNING_MEAN = "running_mean"
+if TYPE_CHECKING:
+    from innerloop.streaming.lanes import Lane
 
-Options = dict[str, Any]
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Line:
-    """One forecaster and its score; ``predictions`` are kept for the best setting of each memory only."""
-
-    name: str
-    options: Options
-    mae: float | None
-    rmse: float | None
-    skill: float | None = None
-    us_per_row: float | None = None
-    state_floats: int | None = None
-    predictions: np.ndarray | None = None
-
-    @property
-    def is_baseline(self) -> bool:
-        return self.name in (LAST_VALUE, RUNNING_MEAN)
-
-    @property
-    def diverged(self) -> bool:
-        return self.rmse is None
-
-    @property
-    def label(self) -> str:
-        """The name with its options: ``rls(forgetting=0.95, penalty=1)``."""
-        return f"{self.name}({format_options(self.options)})" if self.options else self.name.replace("_", " ")
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """The scores of every baseline and every setting; ``lines`` are sorted, lowest rmse first, undefined ones last.
-
-    ``unfinished`` names the memories that an interruption left out.
-    """
-
-    stream: Stream
-    baselines: tuple[Line, ...]
-    lines: tuple[Line, ...]
-    unfinished: tuple[str, ...] = ()
-
-    def memories(self, all_settings: bool = False) -> list[Line]:
-        """The best setting of each memory, or every setting; best first."""
-        if all_settings:
-            return list(self.lines)
-        best: dict[str, Line] = {}
-        for line in self.lines:
-            best.setdefault(line.name, line)
-        return list(best.values())
-
-    @property
-    def best(self) -> Line:
-        """The lowest rmse, baselines included; a baseline wins a tie, being the simpler forecaster."""
-        return min((*self.baselines, *self.lines), key=lambda line: _rank(line.rmse))
-
-    @property
-    def last_value(self) -> Line:
-        return next(line for line in self.baselines if line.name == LAST_VALUE)
-
-    def sentence(self) -> str:
-        """One sentence that names the winner."""
-        best, last, target = self.best, self.last_value, self.stream.target
-        scored = f"{self.stream.rows - self.stream.burn_in:,} scored rows"
-        if not best.is_baseline:
-            against = ""
-            if best.skill is not None:
-                against = f", {_percent(best.skill)} below the last value's {format_number(last.rmse)}"
-            return f"{best.label} forecasts {target} best: RMSE {format_number(best.rmse)}{against} ({scored})."
-        text = f"No memory beats the {best.label} at {target}: RMSE {format_number(best.rmse)} ({scored})"
-        finite = [line for line in self.lines if line.rmse is not None]
-        if not finite:
-            return f"{text}."
-        gap = f", {_percent(_rank(finite[0].rmse) / best.rmse - 1)} above it" if best.rmse else ""
-        return f"{text}; the nearest is {finite[0].label} with {format_number(finite[0].rmse)}{gap}."
-
-    def notes(self, all_settings: bool = False) -> list[str]:
-        """What the numbers do not say by themselves, one sentence each."""
-        stream = self.stream
-        lost = f", {stream.dropped:,} dropped for a missing value" if stream.dropped else ""
-        notes = [f"{stream.rows:,} rows{lost}; scored from row {stream.burn_in + 1} on."]
-        if stream.skipped:
-            notes.append(f"Left out, not numbers: {', '.join(stream.skipped)}.")
-        diverged = [line.label if all_settings else line.name for line in self.memories(all_settings) if line.diverged]
-        if diverged:
-            every = "" if all_settings else " at every setting"
-            notes.append(f"Diverged{every}, so without a score: {', '.join(diverged)}.")
-        if self.unfinished:
-            notes.append(f"Interrupted before: {', '.join(self.unfinished)}.")
-        return notes
-
-    def to_dict(self, all_settings: bool = False) -> dict[str, Any]:
-        """The comparison as JSON values."""
-        stream = self.stream
-        return {
-            "data": {
-                "rows": stream.rows,
-                "target": stream.target,
-                "features": list(stream.names),
-                "dropped": stream.dropped,
-            },
-            "baselines": [{"name": b.name, "mae": b.mae, "rmse": b.rmse} for b in self.baselines],
-            "memories": [
-                {
-                    "name": line.name,
-                    "options": line.options,
-                    "mae": line.mae,
-                    "rmse": line.rmse,
-                    "skill": line.skill,
-                    "us_per_row": line.us_per_row,
-                    "state_floats": line.state_floats,
-                }
-                for line in self.memories(all_settings)
-            ],
-            "best": {"name": self.best.name, "options": self.best.options},
-        }
+Progress = Callable[[str, int], None]
 
 
 def default_settings(stream: Stream) -> dict[str, list[Options]]:
     """The settings that each memory is tried with; every option is a keyword of ``StreamingRegressor``."""
-    head = stream.X[: stream.burn_in]
-    power = float(np.mean(np.sum(head * head, axis=1)))  # mean |x|^2 of the burn-in rows
-    width = math.sqrt(stream.X.shape[1])
-    rates = list(dict.fromkeys([0.1, 0.01, 1.0 / power if power > 0 else 1.0]))
+    width = math.sqrt(len(stream.names))
+    rates = list(dict.fromkeys([0.1, 0.01, 1.0 / stream.power if stream.power > 0 else 1.0]))
     return {
         "rls": [{"forgetting": f, "penalty": 1.0} for f in (1.0, 0.999, 0.99, 0.97, 0.95, 0.9)],
         "kalman": [{"process_noise": q} for q in (1e-5, 1e-4, 1e-3, 1e-2)],
@@ -163,6 +50,11 @@ def default_settings(stream: Stream) -> dict[str, list[Options]]:
 
 # Their order is the order they run in; the table is sorted by score.
 MEMORIES = ("rls", "kalman", "deltanet", "longhorn", "titans_linear", "nadaraya_watson")
+
+
+# The options of each memory's automatic line, whose estimator mixes a bank of settings by itself.
+AUTOMATIC: dict[str, Options] = {name: {"forgetting": "auto"} for name in MEMORIES}
+AUTOMATIC["nadaraya_watson"] = {"forgetting": "auto", "window": 500}
 
 
 def check_memories(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -180,111 +72,185 @@ def check_memories(names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def compare(stream: Stream, memories: Sequence[str] | None = None, *, progress: Progress | None = None) -> Comparison:
+def compare(
+    stream: Stream,
+    memories: Sequence[str] | None = None,
+    *,
+    automatic: bool = False,
+    progress: Progress | None = None,
+    checkpoint: str | Path | None = None,
+) -> Comparison:
     """Run every setting of the memories over the stream and score it beside the baselines.
 
-    ``progress(name, done, total)`` is called before each memory and once at the end.  An interruption (Ctrl-C) keeps
-    what was finished: the comparison then lists the rest as ``unfinished``, unless nothing was finished.
+    Args:
+        stream: the table, looked through.
+        memories: names out of `MEMORIES`; None means all.
+        automatic: add each memory's line ``name(forgetting=auto)``.
+        progress: called as ``progress(name, done)`` before each memory of each piece, and at each piece's end with "";
+            ``done`` counts what has been read of the source, in its unit.
+        checkpoint: a file that is replaced after each piece and removed at the end. If it exists, the run goes on from
+            there; one that belongs to other data or other options raises ``ValueError``.
+
+    An interruption (Ctrl-C) keeps the pieces that were finished: the comparison is then not `complete`, unless nothing
+    was scored yet.
     """
-    from innerloop.streaming.bank import run_settings  # torch is loaded only when there is work for it
-
     names = check_memories(memories)
-    baselines = _baselines(stream)
     settings = default_settings(stream)
-    reference = baselines[0].rmse
-    lines: list[Line] = []
-    unfinished: tuple[str, ...] = ()
-    for index, name in enumerate(names):
-        try:
+    lanes = _lanes(names, settings, stream, automatic)
+    run = _Run(stream, lanes)
+    mark = Checkpoint(
+        checkpoint,
+        {
+            "command": "compare",
+            "data": stream.digest,
+            "options": [stream.scheme.columns, stream.scheme.lags, stream.scheme.horizon, stream.burn_in, pieces.PIECE],
+            "memories": [[lane.name, lane.options] for lane in lanes],
+        },
+    )
+    if (bundle := mark.load()) is not None:
+        run.restore(bundle)
+    try:
+        run.finish(mark, progress)
+    except KeyboardInterrupt:
+        if not run.scores.scored:
+            raise
+    else:
+        mark.remove()
+    return run.comparison()
+
+
+def _lanes(
+    names: Sequence[str], settings: Mapping[str, list[Options]], stream: Stream, automatic: bool
+) -> tuple[Lane, ...]:
+    from innerloop.streaming.lanes import Automatic, Settings  # torch is loaded only when there is work for it
+
+    lanes: list[Lane] = []
+    for name in names:
+        lanes.append(Settings.of(name, settings[name], len(stream.names), len(stream.scheme.targets)))
+        if automatic:
+            lanes.append(Automatic.of(name, AUTOMATIC[name]))
+    return tuple(lanes)
+
+
+class _Run:
+    """A comparison under way: what it holds changes at the end of a piece, all at once."""
+
+    def __init__(self, stream: Stream, lanes: tuple[Lane, ...]) -> None:
+        forecasters = 2 + sum(len(lane.options) for lane in lanes)
+        V = len(stream.scheme.targets)
+        self.stream, self.lanes = stream, lanes
+        self.pieces = 0
+        self.scores = Scores(forecasters, V, stream.rows, stream.burn_in)
+        # Forecasts whose targets are not known yet, [L, H - 1, V].
+        self.waiting = np.full((forecasters, stream.scheme.horizon - 1, V), np.nan)
+
+    def finish(self, mark: Checkpoint, progress: Progress | None) -> None:
+        baselines = Baselines(len(self.stream.scheme.targets))
+        done = 0
+
+        def tell(read: int) -> None:
+            nonlocal done
+            done = read
+
+        begun, before = self.pieces, 0
+        for number, (rows, events) in enumerate(self.stream.pieces(tell)):
+            simple = baselines.advance(rows.Y, events.learned)
+            if number < begun:  # what an earlier run has done: read again, since lags reach back, but not learned again
+                before = done
+                continue
+            P = np.full((len(self.waiting), *rows.Y.shape), np.nan)
+            P[:2] = simple
+            asked = events.asked >= 0
+            at, lanes = 2, []
+            for lane in self.lanes:
+                if progress:
+                    progress(lane.name, before)
+                predictions, after = lane.advance(events)
+                P[at : at + len(predictions), events.asked[asked]] = predictions[:, asked]
+                at += len(predictions)
+                lanes.append(after)
+            # The forecast that row t's targets answer was made H - 1 rows before.
+            P = np.concatenate([self.waiting, P], 1)
+            n = len(rows.Y)
+            if rows.time is None:
+                x = self.scores.seen + 1.0 + np.arange(events.learned.sum())
+            else:
+                x = rows.time[events.learned]
+            self.scores.add(x, rows.Y[events.learned], P[:, :n][:, events.learned])
+            self.waiting, self.lanes, self.pieces = P[:, n:], tuple(lanes), number + 1
+            before = done
             if progress:
-                progress(name, index, len(names))
-            settled = run_settings(name, settings[name], stream.X, stream.y)
-        except KeyboardInterrupt:
-            if not lines:
-                raise
-            unfinished = names[index:]
-            break
-        lines += _score_memory(stream, name, settings[name], settled, reference)
-    if progress and not unfinished:
-        progress("", len(names), len(names))
-    lines.sort(key=lambda line: _rank(line.rmse))  # stable: ties keep the running order
-    return Comparison(stream, baselines, tuple(lines), unfinished)
+                progress("", done)
+            if mark.path is not None:
+                mark.save(*self.snapshot())
 
+    def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, list[bytes]], dict[str, Any]]:
+        arrays = self.scores.arrays() | {"waiting": self.waiting}
+        parts = {str(i): lane.to_bytes() for i, lane in enumerate(self.lanes)}
+        return arrays, parts, {"pieces": self.pieces, "seconds": [lane.seconds for lane in self.lanes]}
 
-def _score_memory(
-    stream: Stream, name: str, settings: list[Options], settled: Any, reference: float | None
-) -> list[Line]:
-    predictions = np.asarray(settled.predictions, dtype=np.float64)  # [S, T]
-    us_per_row = settled.seconds * 1e6 / stream.rows / len(settings)
-    scores = [_score(p, stream) for p in predictions]
-    keep = min(range(len(scores)), key=lambda s: _rank(scores[s][1]))
-    return [
-        Line(
-            name=name,
-            options=options,
-            mae=mae,
-            rmse=rmse,
-            skill=_skill(rmse, reference),
-            us_per_row=us_per_row,
-            state_floats=int(settled.state_floats),
-            predictions=predictions[index].copy() if index == keep else None,
+    def restore(self, bundle: Bundle) -> None:
+        self.scores.restore(bundle.arrays)
+        self.waiting, self.pieces = bundle.arrays["waiting"], bundle.meta["pieces"]
+        self.lanes = tuple(
+            lane.from_bytes(bundle.parts[str(i)], seconds)
+            for i, (lane, seconds) in enumerate(zip(self.lanes, bundle.meta["seconds"], strict=True))
         )
-        for index, (options, (mae, rmse)) in enumerate(zip(settings, scores, strict=True))
-    ]
+
+    def comparison(self) -> Comparison:
+        mae, rmse = self.scores.mae(), self.scores.rmse()
+        last = rmse[0]
+        baselines = tuple(_line(name, {}, i, mae, rmse, last) for i, name in enumerate((LAST_VALUE, RUNNING_MEAN)))
+        lines, at = [], 2
+        for lane in self.lanes:
+            costs = (lane.seconds * 1e6 / max(1, self.scores.seen) / len(lane.options), lane.state_floats)
+            lines += [_line(lane.name, each, at + s, mae, rmse, last, *costs) for s, each in enumerate(lane.options)]
+            at += len(lane.options)
+        lines.sort(key=lambda line: line.rank)  # stable: ties keep the running order
+        return Comparison(self.stream, self.scores, baselines, tuple(lines))
 
 
-def _baselines(stream: Stream) -> tuple[Line, Line]:
-    y = stream.y
-    before = np.concatenate([[0.0], y[:-1]])
-    with np.errstate(over="ignore", invalid="ignore"):
-        means = np.concatenate([[0.0], np.cumsum(y)[:-1] / np.arange(1, len(y))])
-    last = Line(LAST_VALUE, {}, *_score(before, stream), predictions=before)
-    mean = Line(RUNNING_MEAN, {}, *_score(means, stream), predictions=means)
-    return last, mean
-
-
-def _score(predictions: np.ndarray, stream: Stream) -> tuple[float | None, float | None]:
-    """(mae, rmse) of the rows from burn-in on; (None, None) if any prediction is not a finite number."""
-    if not np.isfinite(predictions).all():
-        return None, None
-    with np.errstate(over="ignore"):
-        errors = predictions[stream.burn_in :] - stream.y[stream.burn_in :]
-        mae, rmse = float(np.mean(np.abs(errors))), float(np.sqrt(np.mean(errors * errors)))
-    return (mae, rmse) if math.isfinite(mae) and math.isfinite(rmse) else (None, None)
-
-
-def _rank(rmse: float | None) -> float:
-    """What scores are sorted by: an undefined one is the worst."""
-    return math.inf if rmse is None else rmse
-
-
-def _skill(rmse: float | None, reference: float | None) -> float | None:
-    return None if rmse is None or not reference else 1.0 - rmse / reference
-
-
-# ---------------------------------------------------------------------------------------------- words
-
-
-def format_number(value: float | None) -> str:
-    """Four significant digits (an integer has all of them), or a dash for an undefined number."""
-    if value is None:
-        return "–"
-    if isinstance(value, int) or 1e4 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:#.4g}"
-
-
-def format_skill(value: float | None) -> str:
-    """Four decimals near zero, where skill is read; fewer far below it."""
-    return format_number(value) if value is None or abs(value) >= 1 else f"{value:.4f}"
-
-
-def format_options(options: Mapping[str, Any]) -> str:
-    """``forgetting=0.95, penalty=1``: four digits, for people; the JSON has them all."""
-    return ", ".join(
-        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in options.items()
+def _line(
+    name: str,
+    options: Options,
+    index: int,
+    mae: np.ndarray,
+    rmse: np.ndarray,
+    last: np.ndarray,
+    us_per_row: float | None = None,
+    state_floats: int | None = None,
+) -> Line:
+    baseline = name in (LAST_VALUE, RUNNING_MEAN)
+    skills = [None if baseline else _skill(*pair) for pair in zip(rmse[index], last, strict=True)]
+    each = tuple(Score(_known(m), _known(r), s) for m, r, s in zip(mae[index], rmse[index], skills, strict=True))
+    known = [skill for skill in skills if skill is not None]
+    return Line(
+        name=name,
+        options=options,
+        index=index,
+        mae=_known(mae[index].mean()),
+        rmse=_known(rmse[index].mean()),
+        skill=float(np.mean(known)) if known else None,
+        each=each,
+        rank=_rank(rmse[index], last),
+        us_per_row=us_per_row,
+        state_floats=state_floats,
     )
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:,.1f} %"
+def _rank(rmse: np.ndarray, last: np.ndarray) -> float:
+    """What lines are sorted by: the rmse; of several targets the mean of rmse / rmse(last value), which has no unit."""
+    if not np.isfinite(rmse).all():
+        return math.inf
+    usable = np.isfinite(last) & (last > 0)
+    if len(rmse) == 1 or not usable.any():
+        return float(rmse.mean())
+    return float((rmse[usable] / last[usable]).mean())
+
+
+def _skill(rmse: float, reference: float) -> float | None:
+    return _known(1.0 - rmse / reference) if reference > 0 else None
+
+
+def _known(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
