@@ -119,3 +119,24 @@ def test_queries_are_answered_by_what_was_known_then() -> None:
         )
     with pytest.raises(ValueError, match="query: 3 rows: wanted 80"):
         m.predict_then_update(X, y, query=X[:3])
+
+
+def test_a_bank_is_weighed_by_its_late_forecasts() -> None:
+    """Against the settings alone, mixed with the forecasts of three rows earlier; the same however rows are cut."""
+    X, y = drifting(0.05, 300)
+    bank = [{"forgetting": f} for f in (1.0, 0.95, 0.7)]
+    heads = np.stack(
+        [il.StreamingRegressor("rls", **o).predict_then_update(X[:-3], y[:-3], query=X[3:]) for o in bank], 1
+    )
+    said = np.concatenate([np.zeros((3, 3)), heads[:-3]])[..., None]  # of the rows in their own places
+    _, path, _ = mixture.mix(mixture.start(3, 1), said, y[:-3, None], np.arange(297) >= 3)
+    wanted = (path * heads).sum(1)
+    auto = il.StreamingRegressor("rls", forgetting="auto", bank=bank)
+    np.testing.assert_allclose(auto.predict_then_update(X[:-3], y[:-3], query=X[3:], late=3), wanted, atol=1e-9)
+    cut = il.StreamingRegressor("rls", forgetting="auto", bank=bank)
+    pieces = [
+        cut.predict_then_update(X[a:b], y[a:b], query=X[a + 3 : b + 3], late=3) for a, b in ((0, 1), (1, 2), (2, 297))
+    ]
+    np.testing.assert_allclose(np.concatenate(pieces), wanted, atol=1e-9)
+    with pytest.raises(ValueError, match="late=-1"):
+        auto.predict_then_update(X, y, late=-1)

@@ -63,7 +63,7 @@ def style(theme: Theme) -> dict[str, Any]:
 
     ink = INK[theme]
     return {
-        "font.family": "sans-serif", "font.size": 11, "text.color": ink["ink"], "text.parse_math": False,
+        "font.family": "sans-serif", "font.size": 11, "text.color": ink["ink"],
         "axes.edgecolor": ink["soft"], "axes.labelcolor": ink["ink"], "axes.facecolor": ink["paper"],
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
         "axes.titlesize": 11, "axes.titlelocation": "left", "axes.titlecolor": ink["soft"],

@@ -334,7 +334,7 @@ def run_settings(name: str, settings: Sequence[Mapping[str, Any]], X: np.ndarray
     columns = y[:, None] if y.ndim == 1 else y
     predictions = np.empty((len(made), *columns.shape))
     seconds, floats = 0.0, 0
-    for group in _groups(made):
+    for group in groups_of(made):
         bank = Bank.of(name, [made[i] for i in group], X.shape[1], columns.shape[1])
         bank.run(X[:WARM_UP], columns[:WARM_UP], None)  # first calls load code: not the memory's time
         began = time.perf_counter()
@@ -348,7 +348,7 @@ def run_settings(name: str, settings: Sequence[Mapping[str, Any]], X: np.ndarray
     return Settled(predictions[..., 0] if y.ndim == 1 else predictions, seconds, floats)
 
 
-def _groups(settings: Sequence[Setting]) -> list[list[int]]:
+def groups_of(settings: Sequence[Setting]) -> list[list[int]]:
     """Indices of the settings that can share a scan: numbers may differ, and forgetting 1 goes apart.
 
     Without forgetting the regression needs no solve per row, so such settings are not slowed by their neighbours

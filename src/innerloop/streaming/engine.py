@@ -36,7 +36,8 @@ class Told(NamedTuple):
 class Learned:
     """Everything that a regressor knows; a call that learns makes another one.
 
-    state: None before the first row. online: one row's form of the state, newer than it where there is one.
+    state: None before the first row. pending: a bank's forecasts [late, H, V] whose rows are yet to be learned.
+    online: one row's form of the state, newer than it where there is one.
     """
 
     engine: Engine
@@ -49,6 +50,7 @@ class Learned:
     skipped: int = 0
     warned: bool = False
     path: np.ndarray | None = None
+    pending: np.ndarray | None = None
     online: Online | None = None
     cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -123,8 +125,13 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------- learning
 
-    def learn(self, old: Learned | None, rows: Table, query: np.ndarray | None, *, std: bool) -> tuple[Learned, Told]:
-        """What is known after some rows, and what was predicted before each (of `query`, where it is given)."""
+    def learn(
+        self, old: Learned | None, rows: Table, query: np.ndarray | None, *, std: bool, late: int = 0
+    ) -> tuple[Learned, Told]:
+        """What is known after some rows, and what was predicted before each (of `query`, where it is given).
+
+        late: so many places after its prediction a row is learned; a bank is weighed by those predictions.
+        """
         if old is not None and len(rows.X) == 1 and query is None and not std and Online.serves(self.bank):
             one = self._learn_one(old, rows)
             if one is not None:
@@ -140,9 +147,9 @@ class Engine:
         run = bank.run(x, rows.y, old.state, old.center, weight=rows.weight, elapsed=rows.elapsed)
         p = asked = run.predictions
         if query is not None:
-            late = self._columns(query)
+            questions = self._columns(query)
             asked = bank.run(
-                x, rows.y, old.state, old.center, query=late, weight=rows.weight, elapsed=rows.elapsed
+                x, rows.y, old.state, old.center, query=questions, weight=rows.weight, elapsed=rows.elapsed
             ).predictions
         weight = np.ones(n) if rows.weight is None else rows.weight
         noise, deviation = old.noise, None
@@ -152,9 +159,19 @@ class Engine:
             if std:
                 deviation = np.sqrt(levels(noise, seen) * (1 + run.variance)[..., None])
             noise = learn(noise, seen)
-        mixture, path, mean = old.mixture, None, asked[:, 0]
+        mixture, path, pending, mean = old.mixture, None, None, asked[:, 0]
         if mixture is not None:
-            _, path, mixture = mixing.mix(mixture, p, rows.y, weight > 0, weight=rows.weight)
+            said, judged = p, weight > 0
+            if late:
+                past = old.pending
+                if past is None or len(past) != late:
+                    past = np.full((late, *asked.shape[1:]), np.nan)
+                every = np.concatenate([past, asked])
+                said, pending = every[:n], every[n:]
+                judged = judged & ~np.isnan(said).all((1, 2))
+            _, path, mixture = mixing.mix(mixture, said, rows.y, judged, weight=rows.weight)
+            if said is not asked:
+                path = _renewed(path, asked)
             mean = mixed(path, asked)
             deviation = None if deviation is None else mixed_deviation(path, asked, mean, deviation)
         elif deviation is not None:
@@ -162,7 +179,7 @@ class Engine:
         after = Learned(
             self, run.state, run.center, noise, mixture, old.flat, old.rows + int((weight > 0).sum()),
             old.skipped + (0 if rows.bad is None else int(rows.bad.sum())), old.warned or self._steep(rows) is not None,
-            path,
+            path, pending,
         )  # fmt: skip
         return after, Told(mean, deviation)
 
@@ -317,6 +334,14 @@ def mixed_deviation(
     used = weights[..., None] > 0
     between = np.where(used, predictions - mean[:, None], 0.0)
     return np.sqrt(np.einsum("nh,nhv->nv", weights, np.where(used, deviation, 0.0) ** 2 + between**2))
+
+
+def _renewed(weights: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """Weights [n, H] for other predictions than those they were made for: none for what is not finite."""
+    usable = np.where(np.isfinite(predictions).all(-1), weights, 0.0)
+    total = usable.sum(1, keepdims=True)
+    even = np.isfinite(predictions).all(-1) / predictions.shape[1]  # nothing known of any: all alike
+    return np.where(total > 0, usable / np.where(total > 0, total, 1.0), even)
 
 
 def _options(model: Any) -> list[Any]:

@@ -211,7 +211,7 @@ def _by_blocks(
         else:  # the row `delay` further on is predicted by what had been learned before the row in its place
             last = min(first + BLOCK, n)
             places = np.minimum(np.arange(first, last) + delay, n - 1)
-            ahead = model.predict_then_update(_rows(X, block), y[block], query=_rows(X, places), **given)
+            ahead = model.predict_then_update(_rows(X, block), y[block], query=_rows(X, places), late=delay, **given)
             kept = max(0, min(last, n - delay) - first)
             predictions[first + delay : first + delay + kept] = ahead[:kept]
         advance(len(y[block]))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from innerloop.core.state import State
-from innerloop.streaming.bank import Bank, Setting, _groups
+from innerloop.streaming.bank import Bank, Setting, groups_of
 from innerloop.streaming.table import Events
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Settings:
     @staticmethod
     def of(name: str, options: Sequence[Options], features: int, targets: int) -> Settings:
         made = [Setting(**each) for each in options]
-        groups = tuple(tuple(group) for group in _groups(made))
+        groups = tuple(tuple(group) for group in groups_of(made))
         banks = tuple(Bank.of(name, [made[i] for i in group], features, targets) for group in groups)
         return Settings(name, tuple(options), groups, banks, (After(None, None),) * len(banks))
 
@@ -182,33 +182,31 @@ def learn(model: StreamingRegressor, events: Events) -> np.ndarray:
 
 def learn_with_std(model: StreamingRegressor, events: Events) -> tuple[np.ndarray, np.ndarray]:
     """The same with the standard deviation of each forecast, [m, V]."""
-    if events.keys is not events.X and events.weight.any():
+    if events.keys is not events.X:
         # The deviation is that of a row in its place: each event becomes two, a forecast and then a lesson.
         elapsed = None if events.elapsed is None else _alternate(events.elapsed)
         both = np.stack([events.X, events.keys], 1).reshape(-1, events.X.shape[1])
         events = events._replace(
             X=both, keys=both, y=_alternate(events.y), weight=_alternate(events.weight), elapsed=elapsed
         )
-        mean, std = _learn(model, events, both, std=True)
+        mean, std = _learn(model, events._replace(late=2 * events.late + 1), both, std=True)
         return mean[::2], std[::2]
     mean, std = _learn(model, events, events.X, std=True)
     return mean, std
 
 
 def _learn(model: StreamingRegressor, events: Events, asked: np.ndarray, *, std: bool) -> list[np.ndarray]:
-    if not events.weight.any():  # nothing to learn
-        if not model.__sklearn_is_fitted__() or not len(asked):
-            return [np.zeros(events.y.shape), np.full(events.y.shape, np.inf)]
-        answers = model.predict(asked, return_std=std)
-    else:
-        answers = model.predict_then_update(
-            events.keys,
-            events.y if events.y.shape[1] > 1 else events.y[:, 0],
-            sample_weight=None if events.weight.all() else events.weight,
-            elapsed=events.elapsed,
-            query=None if events.keys is events.X else asked,
-            return_std=std,
-        )
+    if not len(asked):
+        return [np.zeros(events.y.shape), np.full(events.y.shape, np.inf)]
+    answers = model.predict_then_update(
+        events.keys,
+        events.y if events.y.shape[1] > 1 else events.y[:, 0],
+        sample_weight=None if events.weight.all() else events.weight,
+        elapsed=events.elapsed,
+        query=None if events.keys is events.X else asked,
+        late=events.late,
+        return_std=std,
+    )
     return [np.reshape(part, events.y.shape) for part in (answers if std else [answers])]
 
 

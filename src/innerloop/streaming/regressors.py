@@ -118,16 +118,19 @@ class StreamingRegressor(RegressorMixin, BaseEstimator):
 
     def predict_then_update(
         self, X: Any, y: Any, sample_weight: Any = None, elapsed: Any = None, *, query: Any = None,
-        return_std: bool = False,
+        late: int = 0, return_std: bool = False,
     ) -> Any:  # fmt: skip
         """Learn more rows and return the predictions made before each was learned, shaped as y.
 
         Equal to `predict` then `partial_fit` row by row; the first prediction of a fresh model is 0.
 
         query: rows [n, d] to predict instead, each by what had been learned before the row in its place (labels that
-        arrive late, say). return_std: also the standard deviations, shaped alike (infinite where nothing is known).
+        arrive late, say). late: so many places later each of them is learned itself, query[i] = X[i + late]: a bank is
+        then weighed by these predictions, not by those made when the label was about to come.
+
+        return_std: also the standard deviations, shaped alike (infinite where nothing is known).
         """
-        return self._learn(X, y, sample_weight, elapsed, afresh=False, query=query, std=return_std)
+        return self._learn(X, y, sample_weight, elapsed, afresh=False, query=query, late=late, std=return_std)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predictions [n] (or [n, outputs]) by what has been learned so far; NotFittedError before that.
@@ -146,13 +149,16 @@ class StreamingRegressor(RegressorMixin, BaseEstimator):
         return mean, (std[:, 0] if fit.flat else std)
 
     def _learn(
-        self, X: Any, y: Any, weight: Any, elapsed: Any, *, afresh: bool, query: Any = None, std: bool = False
-    ) -> Any:
+        self, X: Any, y: Any, weight: Any, elapsed: Any, *, afresh: bool, query: Any = None, late: int = 0,
+        std: bool = False,
+    ) -> Any:  # fmt: skip
         old: Learned | None = None if afresh else vars(self).get("_fit")
         before = dict(vars(self))
         try:
             if self.on_bad not in ("raise", "skip"):
                 raise ValueError(f"on_bad={self.on_bad!r}: pass 'raise' or 'skip'")
+            if isinstance(late, bool) or not isinstance(late, int | np.integer) or late < 0:  # pyright: ignore
+                raise ValueError(f"late={late!r}: pass an int >= 0")
             skip = self.on_bad == "skip"
             shape = None if old is None else (old.flat, old.engine.bank.outputs)
             rows = table(self, X, y, weight, elapsed, reset=old is None, skip=skip, shape=shape)
@@ -163,7 +169,7 @@ class StreamingRegressor(RegressorMixin, BaseEstimator):
                 raise ValueError("sample_weight: every weight is zero: pass a row of positive weight to learn from")
             engine = Engine.of(self, rows) if old is None else old.engine.checked(self)
             engine.warn_of_steps(rows, old)
-            fit, told = engine.learn(old, rows, None if asked is None else asked[0], std=std)
+            fit, told = engine.learn(old, rows, None if asked is None else asked[0], std=std, late=int(late))
         except BaseException:
             # names and counts of columns are set by validation: a call that raises must leave none of them
             vars(self).clear()

@@ -30,6 +30,8 @@ def pack(fit: Learned) -> Packed:
         arrays["center"] = fit.center
     if fit.path is not None:
         arrays["path"] = fit.path
+    if fit.pending is not None:
+        arrays["pending"] = fit.pending
     if fit.mixture is not None:
         arrays |= {f"mixture/{name}": np.asarray(x) for name, x in fit.mixture._asdict().items()}
     if fit.online is not None:  # beside the state, so that the copy goes on to the last digit
@@ -50,7 +52,8 @@ def unpack(model: Any, packed: Mapping[str, Any]) -> Learned:
     online = Online(**_group(arrays, "online/")) if "online/w" in arrays else None
     return Learned(
         engine, state, arrays.get("center"), Noise(**_group(arrays, "noise/")), mixture, bool(meta["flat"]),
-        int(meta["rows"]), int(meta["skipped"]), bool(meta["warned"]), arrays.get("path"), online,
+        int(meta["rows"]), int(meta["skipped"]), bool(meta["warned"]), arrays.get("path"), arrays.get("pending"),
+        online,
     )  # fmt: skip
 
 

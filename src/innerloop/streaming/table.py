@@ -113,7 +113,7 @@ class Events(NamedTuple):
     X [m, d]: what is forecast from (0 where nothing is). keys [m, d], y [m, V]: what is learned (0 where nothing is);
     keys are X itself at horizon 1. weight [m]: 1 where something is learned, else 0. elapsed [m] or None. asked [m]:
     the row, counted within the piece, that the forecast belongs to, or -1. learned [n] says of each row whether its
-    targets complete a pair.
+    targets complete a pair. late: so many events after its forecast a row's lesson comes.
     """
 
     X: np.ndarray
@@ -123,6 +123,7 @@ class Events(NamedTuple):
     elapsed: np.ndarray | None
     asked: np.ndarray
     learned: np.ndarray
+    late: int = 0
 
     def cut(self, start: int, stop: int | None) -> Events:
         """Some of the events."""
@@ -130,7 +131,7 @@ class Events(NamedTuple):
         elapsed = None if self.elapsed is None else self.elapsed[here]
         X = self.X[here]
         keys = X if self.keys is self.X else self.keys[here]
-        return Events(X, keys, self.y[here], self.weight[here], elapsed, self.asked[here], self.learned)
+        return Events(X, keys, self.y[here], self.weight[here], elapsed, self.asked[here], self.learned, self.late)
 
 
 class Pairs:
@@ -167,7 +168,8 @@ class Pairs:
                 elapsed[learned] = np.diff(times, prepend=before) / self.gap
                 self.last = float(times[-1])
         asked = np.isfinite(X).all(1) if every or self.horizon > 1 else learned
-        at = np.flatnonzero(asked | learned)
+        # with a horizon every row keeps its place: a row's lesson stands H - 1 places after its forecast
+        at = np.arange(n) if self.horizon > 1 else np.flatnonzero(asked | learned)
         queries = np.where(asked[at, None], X[at], 0.0)
         lessons = learned[at, None]
         return Events(
@@ -178,6 +180,7 @@ class Pairs:
             elapsed=None if elapsed is None else elapsed[at],
             asked=np.where(asked[at], at, -1),
             learned=learned,
+            late=self.horizon - 1,
         )
 
 
