@@ -19,6 +19,7 @@ from innerloop.cli.compare import compare
 from innerloop.cli.forecast import forecast
 from innerloop.cli.list import list_memories
 from innerloop.cli.output import print_error
+from innerloop.cli.reproduce import reproduce
 from innerloop.cli.show import show
 
 BAD_INPUT = 2
@@ -55,6 +56,7 @@ app.command("list")(list_memories)
 app.command("show")(show)
 app.command("compare")(compare)
 app.command("forecast")(forecast)
+app.command("reproduce")(reproduce)
 app.command("bench")(bench)
 
 
