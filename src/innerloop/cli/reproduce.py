@@ -115,7 +115,8 @@ def _draw(it: Experiment, outcome: Outcome, out: Path) -> list[str]:
 
 def _print(out: Any, it: Experiment, outcome: Outcome, seconds: float) -> None:
     out.print(Text(f"{it.id}  {it.title}", style="bold"), Text(f"{it.source}; {seconds:.1f} s", style="dim"))
-    table = grid(("value of", "here", "source", ""), numbers=("here", "source"))
+    short = all(len(_cell(cell)) <= 24 for row in outcome.rows for cell in (row.value, row.source))
+    table = grid(("value of", "here", "source", ""), numbers=("here", "source") if short else ())  # numbers never wrap
     for row in outcome.rows:
         mark = Text("holds", style="green") if row.holds else Text("differs", style="bold red")
         table.add_row(Text(row.name), Text(_cell(row.value)), Text(_cell(row.source)), mark)
