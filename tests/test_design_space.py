@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_reproduce_lists_refuses_and_runs(capsys: Any, tmp_path: Any) -> None:
     figures = [name for result in results for name in result["figures"]]
     assert figures
     for name in figures:
-        assert open(name, "rb").read(8) == b"\x89PNG\r\n\x1a\n"
+        assert Path(name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_reproduce_says_when_one_does_not_hold(monkeypatch: Any, capsys: Any, tmp_path: Any) -> None:

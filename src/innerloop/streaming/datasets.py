@@ -153,10 +153,10 @@ def _approval(name: str) -> Series:
 
 
 def _stocks(name: str) -> Series:
-    table = _river_table("SP500Stocks", "index")
-    features = tuple(column for column in table.columns if column != "index")
-    about = "daily return of the S&P 500 from those of ten stocks on the same day, %"
-    return Series(name, about, table, "index", features=features, burn_in=100)
+    table = _river_table("SP500Stocks", "tomorrow")
+    features = tuple(column for column in table.columns if column != "tomorrow")
+    about = "mean return of ten stocks on the next day from their returns of the day, 2013 to 2018, %"
+    return Series(name, about, table, "tomorrow", features=features, burn_in=100)
 
 
 def _water(name: str) -> Series:
