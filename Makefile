@@ -1,7 +1,9 @@
 # make demo: which memory forecasts a real drifting stream best?   make test: the tests.   make lint: style and types.
+# make test MARK= runs the slow tests too.
 # Each sets up .venv when it is missing or out of date; all are safe to repeat.
 PYTHON ?= python3
 BIN := .venv/bin
+MARK ?= not slow
 READY := .venv/.ready
 
 .PHONY: demo test lint bench wheel clean
@@ -10,7 +12,7 @@ demo: $(READY)
 	$(BIN)/innerloop compare --report innerloop-report
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m '$(MARK)'
 
 lint: $(READY)
 	$(BIN)/ruff check .

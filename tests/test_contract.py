@@ -114,7 +114,8 @@ def cells() -> list[Any]:
     for label, memory, exemptions in members:
         exempt = {e.check: e.reason for e in exemptions}
         for check in CHECKS:
-            marks = [pytest.mark.slow] if check in SLOW else []
+            costly = check in SLOW or (label in OWN and check.startswith(("compiled", "float32")))
+            marks = [pytest.mark.slow] if costly else []
             if check in exempt:
                 marks.append(pytest.mark.xfail(strict=True, reason=exempt[check], raises=AssertionError))
             made.append(pytest.param(memory, check, id=f"{label}-{check}", marks=marks))

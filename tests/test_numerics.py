@@ -91,6 +91,7 @@ LONG = [(name, case) for name in il.names() for case in [{}, *map(dict, registry
 LONG = [cell for i, cell in enumerate(LONG) if cell not in LONG[:i]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), LONG, ids=str)
 def test_normal_inputs_stay_finite(name: str, options: dict[str, Any]) -> None:
     """16,384 tokens in float32 at default gates, and beside them at twice their lr; exemplars keep 128 pairs."""
