@@ -83,7 +83,7 @@ def _river(name: str) -> list[tuple[dict[str, Any], Any]]:
     try:
         from river import datasets
     except ModuleNotFoundError:
-        raise ImportError(f"{name} ships with river: pip install river") from None
+        raise ImportError(f"river's {name} needs river: pip install river") from None
     return list(getattr(datasets, name)())
 
 
@@ -104,7 +104,7 @@ def _inflation(name: str) -> Series:
 
 def _growth(name: str) -> Series:
     gdp = _statsmodels("macrodata")["realgdp"]
-    table = pd.DataFrame({"growth": 400 * np.log(gdp).diff()})
+    table = pd.DataFrame({"growth": 400 * np.diff(np.log(gdp))})
     about = "quarterly growth of the United States' real GDP, 1959 to 2009, % a year"
     return Series(name, about, table, "growth", lags=(1, 2, 4), burn_in=40)
 
