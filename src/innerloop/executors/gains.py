@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CHUNK = 32
 NARROW = 16  # up to this K Gram matrices are formed by so many tokens at once: it costs c K^2 a token
-GROUP = 1 << 17  # floats of Gram matrices formed at once: they stay in the cache
+GROUP = 1 << 18  # floats of Gram matrices formed at once: they stay in the cache
 
 
 def run(call: Folded, rule: str) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
