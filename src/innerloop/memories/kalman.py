@@ -10,7 +10,10 @@ from ..core.retention import Keep
 from ..core.solvers import Kalman
 
 
-@named(letters={"lr": "1 / relative noise", "scale": "time step"}, cases=({}, {"process_noise": 0.0}, {"process_noise": 0.1}))
+@named(
+    letters={"lr": "1 / relative noise", "scale": "time step"},
+    cases=({}, {"process_noise": 0.0}, {"process_noise": 0.1}),
+)
 def kalman(process_noise: float = 1e-3, observation_noise: float = 1.0, prior_variance: float = 1.0) -> Memory:
     """A Kalman filter: the weights drift as a random walk, and each pair is weighed against that drift.
 
