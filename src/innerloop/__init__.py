@@ -35,7 +35,8 @@ __all__ = [  # noqa: RUF022  (sorted as the tables above are)
     "Explanation", "FeatureMap", "Features", "Fourier", "GateSpec", "Gates", "GradientFlow", "GradientLearner",
     "GradientStep", "Huber", "KL", "Kalman", "Keep", "L2", "Learner", "Lp", "Lq", "MLP", "Matrix", "Memory",
     "Momentum", "Muon", "NadarayaWatsonRegressor", "Objective", "Polynomial", "Prequential", "Proximal", "Result",
-    "Retention", "Ridge", "Robust", "RowNorm", "Shampoo", "Stability", "State", "StreamingRegressor", "SwiGLU", "__version__", "chunked", "default_gates",
+    "Retention", "Ridge", "Robust", "RowNorm", "Shampoo", "Stability", "State", "StreamingRegressor",
+    "SwiGLU", "__version__", "chunked", "default_gates",
     "explain", "fourier", "get", "init_state", "named", "names", "newton_schulz", "polynomial", "prequential", "read",
     "scan", "stability", "step", "to_river",
 ]  # fmt: skip
