@@ -6,7 +6,7 @@ BIN := .venv/bin
 MARK ?= not slow
 READY := .venv/.ready
 
-.PHONY: demo test lint bench wheel clean
+.PHONY: demo test lint bench docs wheel clean
 
 demo: $(READY)
 	$(BIN)/innerloop compare --report innerloop-report
@@ -21,6 +21,9 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/pip install -q -c constraints.txt -e ".[bench]"
 	$(BIN)/innerloop bench
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel

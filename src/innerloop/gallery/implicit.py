@@ -168,7 +168,7 @@ def limits(tick: Tick) -> Outcome:
         "explicit step at the same beta overshoots past 1 and grows the error past 2.",
         "The exact gradient flow (EFLA) lies between the two: 1 - exp(-beta).",
     ]
-    return Outcome(rows, {"effective step": Picture(paint_limits, (9.0, 4.0))}, notes)
+    return Outcome(rows, {"effective-step": Picture(paint_limits, (9.0, 4.0))}, notes)
 
 
 def paint_limits(figure: Any, palette: Palette) -> None:
