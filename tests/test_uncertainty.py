@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -171,3 +172,13 @@ def test_bad_rows_are_skipped(name: str, forgetting: Any) -> None:
     loop = np.concatenate([rows.predict_then_update(X[t : t + 1], y[t : t + 1]) for t in range(40)])
     np.testing.assert_allclose(loop, p[:40], atol=1e-9)
     assert rows.n_skipped_ == 3
+
+
+def test_read_only_columns_are_taken_without_a_word() -> None:
+    X, y = stream(20)
+    weight, gap = np.ones(20), np.ones(20)
+    for a in (X, y, weight, gap):
+        a.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        il.StreamingRegressor("kalman").partial_fit(X, y, sample_weight=weight, elapsed=gap)

@@ -94,7 +94,7 @@ def table(
 
 
 def _weights(sample_weight: Any, rows: int) -> np.ndarray:
-    weight = np.asarray(sample_weight, dtype=np.float64)
+    weight = np.array(sample_weight, dtype=np.float64)  # a copy: what pandas hands out is read-only
     if weight.ndim == 0:
         weight = np.full(rows, float(weight))
     if weight.shape != (rows,):
@@ -106,7 +106,7 @@ def _weights(sample_weight: Any, rows: int) -> np.ndarray:
 
 
 def _elapsed(elapsed: Any, rows: int) -> np.ndarray:
-    time = np.asarray(elapsed, dtype=np.float64)
+    time = np.array(elapsed, dtype=np.float64)
     if time.ndim == 0:
         time = np.full(rows, float(time))
     if time.shape != (rows,):
