@@ -1,0 +1,1 @@
+"""What builds the documentation: generated pages, pictures, and the runner of the pages' code."""
