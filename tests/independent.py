@@ -32,7 +32,7 @@ def _gates(gates: Gates, read: str, T: int) -> dict[str, Array]:
     given = {name: np.asarray(value, float) for name, value in (gates or {}).items() if value is not None}
     if unread := set(given) - set(read.split()):
         raise ValueError(f"this row reads the gates {read!r} only, not {sorted(unread)}")
-    return {"lr": np.ones(T), "log_decay": np.zeros(T), "momentum": np.full(T, 0.9)} | given
+    return {"lr": np.ones(T), "scale": np.ones(T), "log_decay": np.zeros(T), "momentum": np.full(T, 0.9)} | given
 
 
 def _span(log_decay: Array, first: int, stop: int) -> Array:
@@ -238,21 +238,23 @@ def kalman(
 ) -> Answer:
     """Random walk x_t = x_{t-1} + N(0, Q), v_t = x_t^T k_t + N(0, noise / lr), x_0 ~ N(S0, P0): one joint Gaussian.
 
-    Counting tokens from 1: cov(x_n, v_i) = (P0 + i Q) k_i and cov(v_i, v_j) = k_i^T (P0 + min(i, j) Q) k_j + noise.
+    With s_i the time (`scale`) through token i: cov(x_n, v_i) = (P0 + s_i Q) k_i and
+    cov(v_i, v_j) = k_i^T (P0 + min(s_i, s_j) Q) k_j + noise.
     A pair with lr = 0 is not observed, but the walk goes on.
     """
     T, K = k.shape
-    lr, mean = _gates(gates, "lr", T)["lr"], _start(S0, k, v)
+    read, mean = _gates(gates, "lr scale", T), _start(S0, k, v)
+    lr, time = read["lr"], np.cumsum(read["scale"])
     Q, P0, memories, covariance = _spread(process_noise, K), _spread(prior_variance, K), [], np.empty(0)
     for n in range(T + 1):
         seen = [i for i in range(n) if lr[i] > 0]
         X, Y = k[seen], v[seen]
-        walked = np.minimum.outer(np.array(seen, float) + 1, np.array(seen, float) + 1)
+        walked = np.minimum.outer(time[seen], time[seen])
         joint = X @ P0 @ X.T + walked * (X @ Q @ X.T) + np.diag(observation_noise / lr[seen])
-        cross = np.array([(P0 + (i + 1) * Q) @ k[i] for i in seen]).reshape(len(seen), K).T
+        cross = np.array([(P0 + time[i] * Q) @ k[i] for i in seen]).reshape(len(seen), K).T
         gain = _solve(joint, cross.T).T if seen else cross
         memories.append(mean + gain @ (Y - X @ mean))
-        covariance = P0 + n * Q - gain @ cross.T
+        covariance = P0 + (time[n - 1] if n else 0) * Q - gain @ cross.T
     return _reads(q, memories, order), {"S": memories[-1], "covariance": covariance}
 
 
@@ -380,6 +382,7 @@ HAND_CASES: list[tuple[Any, ...]] = [
     ("mesa", [1, 1], [1, 1], [3, 1], [1.5, 1], {"log_decay": [H, H]}, {}, {"gram": 3 / 2, "moment": 5 / 2}),
     # P = 2, gain 2/3: S = 2, P = 2/3; P = 5/3, noise 2, gain (5/3)/(11/3) = 5/11: S = 2 + 5/11*11, P = 5/3*6/11
     ("kalman", [1, 1], [1, 1], [3, 13], [2, 7], {"lr": [1, 0.5]}, {"process_noise": 1}, {"covariance": 10 / 11}),
+    ("kalman", [1], [1], [4], [3], {"scale": [2]}, {"process_noise": 1}, {"covariance": 0.75}),  # P = 3, gain 3/4
     # P = 2 I, k^T P k + 1 = 5, gain (2,2)/5: S = (2,2); P = 2 I - (4/5) 1 1^T
     ("kalman", [[1, 0]], [[1, 1]], [5], [2], {}, {"process_noise": 1}, {"covariance": [1.2, -0.8, -0.8, 1.2]}),
     # weights 2^(-d^2): 3; (3/2 + 6)/(3/2) = 5. Last pair only: 3, 6. Read first: 0, 3
