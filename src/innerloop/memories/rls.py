@@ -27,6 +27,8 @@ def rls(penalty: float = 1.0, rule: Rule = "exponential") -> Memory:
         with the data ("exponential"), stays ("static"), stays while the mean is kept ("regularized"), or only the
         excited direction is forgotten ("directional").
     Reference: Plackett 1950; Haykin, "Adaptive Filter Theory", chapter 10; Cao and Schwartz 2000 (directional).
-    Departs: Kept in information form, which neither loses symmetry nor winds up; log_decay = -inf restores the prior.
+    Departs: Kept in information form, which keeps its symmetry; log_decay = -inf restores the prior. Under
+        "exponential", the textbook rule, the prior fades as well, and what is not excited winds up; the other rules
+        do not.
     """
     return Memory(Matrix(), L2(), Decay("head"), Ridge(penalty, rule))
