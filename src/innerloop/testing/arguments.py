@@ -12,7 +12,7 @@ from ..core.architecture import Exemplars, Matrix
 from ..core.learner import GradientLearner
 from ..core.memory import Gates, Memory
 from ..core.objective import L2
-from ..core.preconditioned import AdaGrad, Adam, Muon, Shampoo
+from ..core.preconditioned import Diagonal
 from ..core.retention import Decay, Keep
 from ..core.solvers import Append, Kalman
 from ..core.state import init_state
@@ -153,7 +153,8 @@ def meaningless_memories_are_refused(memory: Memory, draw: Draw) -> None:
         {"architecture": Matrix},
     ]  # fmt: skip
     # only what is not linear in the gradient has something to do at the segment's end
-    waits = isinstance(memory.learner, Muon | AdaGrad | Adam | Shampoo)
+    learner = memory.learner
+    waits = isinstance(learner, GradientLearner) and not learner.linear and not isinstance(learner, Diagonal)
     waits = waits or not isinstance(memory.retention, Keep | Decay)
     if waits:
         assert replace(memory, apply="segment").apply == "segment"
