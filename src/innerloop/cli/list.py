@@ -48,7 +48,7 @@ def list_memories(
 
 def _design_space(names: list[str], markdown: str | None, json: str | None) -> None:
     from innerloop import design_space
-    from innerloop.streaming.checkpoint import write_atomic
+    from innerloop.core.files import write_atomic
 
     rows = [row for row in design_space.rows() if row["name"] in names]
     if markdown == STDOUT:

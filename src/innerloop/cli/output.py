@@ -178,7 +178,7 @@ def write_json(value: Mapping[str, Any] | Sequence[Any], target: str | None) -> 
     if target == STDOUT:
         print(text)
         return
-    from innerloop.streaming.checkpoint import write_atomic
+    from innerloop.core.files import write_atomic
 
     write_atomic(target, text + "\n")
 

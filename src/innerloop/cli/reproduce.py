@@ -101,7 +101,7 @@ def _list(known: dict[str, Experiment], json: str | None) -> None:
 def _draw(it: Experiment, outcome: Outcome, out: Path) -> list[str]:
     """Write the figures, each for a light and a dark page; the names of the files."""
     from innerloop import look
-    from innerloop.streaming.checkpoint import write_atomic
+    from innerloop.core.files import write_atomic
 
     written: list[str] = []
     for name, picture in outcome.figures.items():

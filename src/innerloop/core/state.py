@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from torch import Tensor
 
 from .architecture import Exemplars
 from .axis import Weights
+from .files import write_atomic
 from .learner import Learner
 from .memory import Memory
 
@@ -92,20 +91,12 @@ class State:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to one safetensors file, atomically."""
-        target = Path(path)
         # clones, since safetensors refuses tensors that share memory (a fresh memory is its own initial memory)
         flat = {
             name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in self.tensors().items()
         }
         data = safetensors.torch.save(flat, metadata={"innerloop": "state 1", "memory": self.kind.to_json()})
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_atomic(path, data)
 
     @staticmethod
     def load(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> State:

@@ -7,7 +7,6 @@ belongs to.  It is replaced whole after each piece of the data.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,18 +15,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from innerloop.core.files import write_atomic
+
 FORMAT = "innerloop checkpoint 1"
-
-
-def write_atomic(path: str | Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: into a temporary file beside it, then moved into its place."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class Bundle(NamedTuple):

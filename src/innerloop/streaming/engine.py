@@ -17,9 +17,9 @@ from ..core.state import State
 from . import mixture as mixing
 from .bank import Bank
 from .online import Online
-from .running import VAGUE, Noise, Rows, learn, levels
+from .running import Noise, Rows, learn, learn_one, levels
 from .settings import Setting, bank_settings, check_memory_option, check_setting
-from .tables import Table
+from .validation import Table
 
 FOURIER = 100  # random features
 OPTIONS = (*Setting.__dataclass_fields__, "memory", "features", "bank", "random_state")
@@ -198,14 +198,8 @@ class Engine:
         mean, variance, online = found
         noise = old.noise
         if weight > 0:
-            spread = 1 + weight * variance
-            known = 1 / (1 + VAGUE * (spread - 1))
-            kept = 1.0 if not bank.forgets else math.exp(float(bank.fades(rows.weight, rows.elapsed, 1)[0, 0]))
-            error = rows.y - mean
-            noise = Noise(
-                kept * noise.squares + known * weight / spread * error * error,
-                kept * noise.evidence + weight - 1 + known,
-            )
+            fade = float(bank.fades(rows.weight, rows.elapsed, 1)[0, 0]) if bank.forgets else 0.0
+            noise = learn_one(noise, rows.y - mean, variance, weight, fade)
         after = replace(
             old, engine=self, online=online, noise=noise, rows=old.rows + (weight > 0),
             skipped=old.skipped + (rows.bad is not None), cache={},

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from innerloop.streaming.checkpoint import Bundle, pack, unpack, write_atomic
+from innerloop.core.files import write_atomic
+from innerloop.streaming.checkpoint import Bundle, pack, unpack
 from innerloop.streaming.lanes import learn, learn_with_std, loaded, saved
 from innerloop.streaming.pieces import Clock
 from innerloop.streaming.scores import Baselines

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 
+from ..core.files import write_atomic
 from .averaging import Rows, averages
 from .leave_one_out import learn_bandwidth, left_out, loo_error, scott
 
@@ -139,15 +138,7 @@ class NadarayaWatsonRegressor(RegressorMixin, BaseEstimator):
         data = safetensors.numpy.save(
             {name: np.ascontiguousarray(array) for name, array in arrays.items()}, meta | {"model": json.dumps(about)}
         )
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_atomic(path, data)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> NadarayaWatsonRegressor:

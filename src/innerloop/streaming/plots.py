@@ -8,19 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from innerloop import look
+from innerloop.look import COLOURS, INK
 from innerloop.streaming.results import Comparison, Line, format_options
 from innerloop.streaming.traces import Trace
 
-# Okabe & Ito's palette: told apart by colour-blind readers. A memory keeps its colour from report to report; the dark
-# page lifts the deep ones, which would sink into the background, and has the palette's yellow for its pale blue.
-COLOURS = {
-    "light": ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"),
-    "dark": ("#4DA6DD", "#E69F00", "#1FB88F", "#DD94BC", "#EE7733", "#F0E442"),
-}
-INK = {
-    "light": {"paper": "#ffffff", "ink": "#1c2128", "soft": "#656d76", "grid": "#e4e7eb"},
-    "dark": {"paper": "#14181d", "ink": "#e3e7ec", "soft": "#98a2ad", "grid": "#2a3038"},
-}
 MEMORY_ORDER = ("rls", "kalman", "deltanet", "longhorn", "titans_linear", "nadaraya_watson")
 PANELS = 4  # targets that are drawn
 # Errors up to these multiples of the least one share the frame of their picture; a curve that leaves it says so.
@@ -32,7 +24,7 @@ COEFFICIENTS = 8  # those that matter most are drawn
 SETTINGS = 11  # of a bank that get their own colour: the ones that were trusted most; the rest is one grey
 
 
-def draw(name: str, comparison: Comparison, traces: Sequence[Trace], theme: str) -> bytes | None:
+def draw(name: str, comparison: Comparison, traces: Sequence[Trace], theme: look.Theme) -> bytes | None:
     """One picture as PNG, or None where there is nothing to draw.
 
     name: "predictions", "error", "cumulative", "drift" or "weights"; theme: "light" or "dark".
@@ -56,37 +48,13 @@ def draw(name: str, comparison: Comparison, traces: Sequence[Trace], theme: str)
             return None
         figure.set_layout_engine("constrained", h_pad=0.08, w_pad=0.08)
         buffer = io.BytesIO()
-        look = {"format": "png", "facecolor": INK[theme]["paper"], "metadata": {"Software": None}}
-        figure.savefig(buffer, **look, pil_kwargs={"compress_level": 2})  # a tenth larger than usual, and soon done
+        form = {"format": "png", "facecolor": INK[theme]["paper"], "metadata": {"Software": None}}
+        figure.savefig(buffer, **form, pil_kwargs={"compress_level": 2})  # a tenth larger than usual, and soon done
     return buffer.getvalue()
 
 
-def _style(theme: str) -> dict[str, Any]:
-    ink = INK[theme]
-    return {
-        "font.family": "sans-serif",
-        "font.size": 11,
-        "axes.edgecolor": ink["soft"],
-        "axes.labelcolor": ink["ink"],
-        "axes.facecolor": ink["paper"],
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.titlesize": 11,
-        "axes.titlelocation": "left",
-        "axes.titlecolor": ink["soft"],
-        "grid.color": ink["grid"],
-        "grid.linewidth": 0.8,
-        "xtick.color": ink["soft"],
-        "ytick.color": ink["soft"],
-        "text.color": ink["ink"],
-        "legend.frameon": False,
-        "legend.fontsize": 10,
-        "lines.linewidth": 1.6,
-        "lines.solid_capstyle": "round",
-        "text.parse_math": False,  # a column may be called "price_$"
-    }
+def _style(theme: look.Theme) -> dict[str, Any]:
+    return {**look.style(theme), "text.parse_math": False}  # a column may be called "price_$"
 
 
 # ---------------------------------------------------------------------------------------------- scores

@@ -14,7 +14,7 @@ from ..core.memory import Memory
 from ..core.state import State
 from . import saving
 from .engine import Engine, Learned
-from .tables import features, table
+from .validation import features, table
 
 
 class StreamingRegressor(RegressorMixin, BaseEstimator):

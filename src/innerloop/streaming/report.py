@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from innerloop.streaming.checkpoint import write_atomic
+from innerloop.core.files import write_atomic
 from innerloop.streaming.plots import INK, draw
 from innerloop.streaming.results import Comparison, format_number, format_options, format_skill
 from innerloop.streaming.traces import Trace

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
 import torch
 
+from ..core.files import write_atomic
 from ..core.memory import Memory
 from ..core.state import State
 from .engine import Engine, Learned
@@ -68,13 +68,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> None:
         "names": None if names is None else [str(n) for n in names],
     }  # fmt: skip
     data = safetensors.numpy.save(packed["arrays"], metadata={"innerloop": FORMAT, "regressor": json.dumps(meta)})
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    write_atomic(path, data)
 
 
 def load(kind: Any, path: str | os.PathLike[str]) -> Any:
