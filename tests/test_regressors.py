@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 
 import innerloop as il
-from innerloop.streaming.bank import run_settings
+from innerloop.streaming.bank import Bank, Setting, groups_of
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("rls", {}),
@@ -93,8 +93,12 @@ def test_settings_together_are_each_alone(name: str) -> None:
         "titans_linear": [{"lr": r, "momentum": 0.9} for r in (0.01, 0.001)],
         "nadaraya_watson": [{"bandwidth": h, "window": 50} for h in (0.5, 2.0)],
     }
-    together = run_settings(name, settings[name], X, y)
-    for options, row in zip(settings[name], together.predictions, strict=True):
+    made = [Setting(**options) for options in settings[name]]
+    together = np.empty((len(made), len(y)))
+    for group in groups_of(made):
+        bank = Bank.of(name, [made[i] for i in group], X.shape[1], 1)
+        together[group] = bank.run(X, y[:, None], None).predictions[..., 0].T
+    for options, row in zip(settings[name], together, strict=True):
         alone = il.StreamingRegressor(name, **options).predict_then_update(X, y)
         np.testing.assert_allclose(row, alone, rtol=0, atol=1e-10 * np.abs(y).max())
 

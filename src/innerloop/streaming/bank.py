@@ -12,8 +12,7 @@ from 0 as a time stamp does. nadaraya_watson has the values (l y, l) of rows of 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -32,10 +31,9 @@ from ..core.state import State, init_state
 from . import settings as choices
 from .settings import MEMORIES, Setting, check_setting
 
-__all__ = ["MEMORIES", "Bank", "Run", "Setting", "Settled", "run_settings"]
+__all__ = ["MEMORIES", "Bank", "Run", "Setting", "groups_of"]
 
 BLOCK = 32768  # rows times heads handed over at once: bounds the memory of a long call, changes no number
-WARM_UP = 64  # rows learned once before the clock of `run_settings` starts
 FADE = math.log(1e-12)
 """The most that one row's decay takes off: beyond it an unpenalised intercept would be forgotten to the last digit."""
 _STILL = ("rls", "kalman", "deltanet", "longhorn")  # a row of weight 0 that fades nothing leaves these as they are
@@ -304,48 +302,6 @@ class Bank:
 
     def _row(self, values: Sequence[float], rows: int) -> Tensor:
         return torch.tensor([float(x) for x in values], dtype=torch.float64).expand(1, rows, len(values))
-
-
-class Settled(NamedTuple):
-    """predictions [S, n] (or [S, n, V]) of S settings, seconds of the scan, floats in one setting's state."""
-
-    predictions: np.ndarray
-    seconds: float
-    state_floats: int
-
-
-def run_settings(name: str, settings: Sequence[Mapping[str, Any]], X: np.ndarray, y: np.ndarray) -> Settled:
-    """`StreamingRegressor(name, **options).predict_then_update(X, y)` of every setting, as heads of few scans.
-
-    Args:
-        name: one of `MEMORIES`.
-        settings: options of each, as keyword arguments of `StreamingRegressor`.
-        X: [n, d]; y: [n] or [n, V].
-
-    Raises:
-        ValueError: an unknown memory or option, or one out of range.
-    """
-    known = set(Setting.__dataclass_fields__)
-    for options in settings:
-        unknown = sorted(set(options) - known)
-        if unknown:
-            raise ValueError(f"{unknown[0]}={options[unknown[0]]!r} is no option: pass any of {sorted(known)}")
-    made = [Setting(**options) for options in settings]
-    columns = y[:, None] if y.ndim == 1 else y
-    predictions = np.empty((len(made), *columns.shape))
-    seconds, floats = 0.0, 0
-    for group in groups_of(made):
-        bank = Bank.of(name, [made[i] for i in group], X.shape[1], columns.shape[1])
-        bank.run(X[:WARM_UP], columns[:WARM_UP], None)  # first calls load code: not the memory's time
-        began = time.perf_counter()
-        out = bank.run(X, columns, None)
-        seconds += time.perf_counter() - began
-        predictions[group] = out.predictions.transpose(1, 0, 2)
-        state = out.state
-        groups = () if state is None else (state.memory, state.buffers)
-        held = [t for g in groups for t in g.values() if t.is_floating_point()]
-        floats = max(floats, sum(t.numel() for t in held) // len(group))
-    return Settled(predictions[..., 0] if y.ndim == 1 else predictions, seconds, floats)
 
 
 def groups_of(settings: Sequence[Setting]) -> list[list[int]]:
