@@ -1,6 +1,7 @@
 """mkdocs' side of the generated pages: nothing that is generated is written into the source tree.
 
-Pictures and results cost a minute and more; they are kept in build/docs under a hash of the code they come from.
+Pictures and results cost a minute and more; they are kept in build/docs under a hash of the code they come from (as
+pickles: this machine's own, made by the build and read by it alone).
 """
 
 from __future__ import annotations
